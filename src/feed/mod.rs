@@ -1,0 +1,3 @@
+//! One feed per rank: sockets, order, loss, restart.
+
+pub mod status;

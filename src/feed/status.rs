@@ -1,0 +1,176 @@
+//! The status board: what each feed is doing, written by feeds, read by whoever answers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use dashmap::DashMap;
+
+use crate::worker::{Identity, RankId};
+
+/// How far a feed's picture of its engine can be trusted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum State {
+    /// No socket yet, or nothing known of the engine's history yet.
+    #[default]
+    Connecting,
+    /// History is being fetched; what is held so far may lack blocks.
+    Replaying,
+    /// Every message from sequence 0 of this epoch on has been applied.
+    Live,
+    /// Messages are missing that nobody can give back; until a clear, a new epoch or a snapshot.
+    Incomplete,
+    /// The engine's own events cannot name blocks exactly; answers never overstate.
+    Degraded,
+    /// The engine stayed away beyond the grace: its blocks were withdrawn.
+    Gone,
+}
+
+/// What is known of one feed.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Where the feed stands.
+    pub state: State,
+    /// One sentence: why it stands there.
+    pub why: String,
+    /// Since when.
+    pub since: SystemTime,
+    /// One life of the engine: 1 for the first that was seen; 0 before any message.
+    pub epoch: u64,
+    /// The last applied sequence number of this epoch.
+    pub last_sequence: Option<u64>,
+    /// When a message (or a heartbeat) last came.
+    pub last_heard: Option<Instant>,
+    /// Whether the socket is connected now.
+    pub connected: bool,
+    /// Messages received.
+    pub messages: u64,
+    /// Bytes received.
+    pub bytes: u64,
+    /// Events applied.
+    pub events: u64,
+    /// How often messages were found missing.
+    pub gaps: u64,
+    /// Messages that were missing and never came.
+    pub missed: u64,
+    /// Messages that came twice.
+    pub duplicates: u64,
+    /// Replays by outcome: `complete`, `short`, `empty`, `timeout`, `failed`.
+    pub replays: BTreeMap<&'static str, u64>,
+    /// New epochs and withdrawals by cause: `sequence_lower`, `digest_differs`, `replay_empty`, `grace_expired`.
+    pub resets: BTreeMap<&'static str, u64>,
+    /// Messages, events and blocks that were dropped, by reason.
+    pub dropped: BTreeMap<&'static str, u64>,
+    /// Blocks parked because their parent is unknown.
+    pub orphans: u64,
+}
+
+/// One feed on the board.
+#[derive(Debug)]
+pub struct Entry {
+    /// The rank's slot in the index.
+    pub rank: RankId,
+    /// What the worker is called.
+    pub identity: Identity,
+    /// The endpoint of the feed, as configured (rank offset applied).
+    pub endpoint: String,
+    /// The replay endpoint, where there is one.
+    pub replay: Option<String>,
+    /// The engine, by its configured word.
+    pub engine: &'static str,
+    status: Mutex<Status>,
+}
+
+/// Every feed there is.
+#[derive(Debug, Default)]
+pub struct Board {
+    entries: DashMap<RankId, Arc<Entry>>,
+}
+
+// === impl State ===
+
+impl State {
+    /// The state's word in answers and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Replaying => "replaying",
+            Self::Live => "live",
+            Self::Incomplete => "incomplete",
+            Self::Degraded => "degraded",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+// === impl Status ===
+
+impl Default for Status {
+    fn default() -> Self {
+        Self {
+            state: State::default(),
+            why: "not connected yet".to_owned(),
+            since: SystemTime::now(),
+            epoch: 0,
+            last_sequence: None,
+            last_heard: None,
+            connected: false,
+            messages: 0,
+            bytes: 0,
+            events: 0,
+            gaps: 0,
+            missed: 0,
+            duplicates: 0,
+            replays: BTreeMap::new(),
+            resets: BTreeMap::new(),
+            dropped: BTreeMap::new(),
+            orphans: 0,
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// A feed that has not begun.
+    pub fn new(
+        rank: RankId,
+        identity: Identity,
+        endpoint: String,
+        replay: Option<String>,
+        engine: &'static str,
+    ) -> Self {
+        Self { rank, identity, endpoint, replay, engine, status: Mutex::default() }
+    }
+
+    /// The status, locked: hold it for the moment of a read or an update only.
+    pub fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Board ===
+
+impl Board {
+    /// Puts a feed on the board.
+    pub fn insert(&self, entry: Arc<Entry>) {
+        self.entries.insert(entry.rank, entry);
+    }
+
+    /// Takes a feed off the board.
+    pub fn remove(&self, rank: RankId) {
+        self.entries.remove(&rank);
+    }
+
+    /// One feed.
+    pub fn get(&self, rank: RankId) -> Option<Arc<Entry>> {
+        self.entries.get(&rank).map(|entry| Arc::clone(&entry))
+    }
+
+    /// Every feed, by worker name and rank.
+    pub fn all(&self) -> Vec<Arc<Entry>> {
+        let mut all: Vec<_> = self.entries.iter().map(|entry| Arc::clone(&entry)).collect();
+        all.sort_by(|a, b| (&a.identity.worker, a.identity.rank).cmp(&(&b.identity.worker, b.identity.rank)));
+        all
+    }
+}

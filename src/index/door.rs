@@ -1,0 +1,176 @@
+//! The nouns of the index's door: what goes in, what comes out. No behaviour.
+
+use crate::block::{Grid, Group, Tier};
+use crate::hash::{ContentHash, EngineHash, PrefixHash, Seed};
+use crate::worker::{RankId, Stamp};
+
+/// Bounds of an index. Over a bound the oldest blocks of the rank that stores go, and the rank is marked partial.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Blocks (engine names: one per tier-independent (group, engine hash)) a rank may hold.
+    pub blocks_per_rank: usize,
+    /// Blocks all ranks together may hold.
+    pub blocks_in_all: usize,
+}
+
+/// One block of a store: its engine's name for it and our hash of its content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// The engine's name.
+    pub engine: EngineHash,
+    /// Our hash of its tokens.
+    pub content: ContentHash,
+}
+
+/// What a run of blocks hangs from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parent {
+    /// Nothing: the first block is block 0 of a prompt hashed under this seed.
+    Root(Seed),
+    /// A block this rank already has a name for, found in the same transaction.
+    Under(Place),
+}
+
+/// A block's place in the index: opaque, valid only inside the transaction that found it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place(pub(super) u64);
+
+/// What [`find`](super::Tx::find) says of an engine hash that the rank knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Where the block stands.
+    pub place: Place,
+    /// The seed its chain is hashed under: children inherit it.
+    pub seed: Seed,
+}
+
+/// Whether a block that is announced twice counts twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Copies {
+    /// Each announcement is a physical copy; a block is gone when each was removed (vLLM's way).
+    #[default]
+    Count,
+    /// A block is held or not: one removal ends it (for engines that announce cache hits again).
+    Set,
+}
+
+/// What a store did, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreOutcome {
+    /// Newly held.
+    pub added: usize,
+    /// Held before: one copy more.
+    pub copies: usize,
+    /// Names that stood for other content before: the old place was released.
+    pub moved: usize,
+    /// Older blocks that went because a bound was reached.
+    pub evicted: usize,
+}
+
+/// What a removal did, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RemoveOutcome {
+    /// No longer held on that tier.
+    pub removed: usize,
+    /// One copy less, still held.
+    pub copies: usize,
+    /// Names this rank does not hold there: counted and skipped.
+    pub unknown: usize,
+}
+
+/// A chain of blocks from block 0, as a router asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Chain<'a> {
+    /// By content hashes.
+    Content(&'a [ContentHash]),
+    /// By prefix hashes.
+    Prefix(&'a [PrefixHash]),
+}
+
+/// How much of a chain one rank holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RankMatch {
+    /// Who.
+    pub rank: RankId,
+    /// How far its feed had come: the match is exactly the state after this message.
+    pub stamp: Stamp,
+    /// Leading blocks the engine can re-use, whatever tier they lie on (hybrid rule applied).
+    pub blocks: u32,
+    /// Leading blocks that lie on the device (hybrid rule applied).
+    pub device: u32,
+    /// Of the `blocks` leading ones, how many lie on each tier ([`Tier::index`]). A block on two tiers counts on both.
+    pub tiers: [u32; Tier::COUNT],
+    /// Blocks the rank holds in all, in this scope.
+    pub held: u64,
+    /// A cap has made this rank forget blocks that its engine may still hold.
+    pub partial: bool,
+    /// A group whose rule is unknown has cut the match to what is certain.
+    pub cut_by_unknown_group: bool,
+}
+
+/// What one rank holds, for status pages.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RankUsage {
+    /// Blocks held, of groups that mean a prefix: engine names with at least one copy anywhere.
+    pub blocks: u64,
+    /// The same by tier.
+    pub by_tier: [u64; Tier::COUNT],
+    /// Blocks held by other groups.
+    pub window_blocks: u64,
+    /// Copies beyond the first.
+    pub extra_copies: u64,
+    /// Bytes of memory that the rank's own tables take, estimated.
+    pub bytes: u64,
+    /// The grid, once known.
+    pub grid: Option<Grid>,
+    /// Groups seen, ascending.
+    pub groups: Vec<Group>,
+    /// Blocks forgotten because a bound was reached.
+    pub evicted: u64,
+    /// The last committed stamp.
+    pub stamp: Stamp,
+}
+
+/// Why the index refuses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum IndexError {
+    /// The rank was removed (or its slot has a new generation): the event must not be applied.
+    #[error("the worker was removed")]
+    WorkerGone,
+    /// The rank's blocks lie on another grid.
+    #[error("block size {got}, but this worker's blocks have {have}")]
+    GridConflict {
+        /// The grid in force.
+        have: Grid,
+        /// The one that came.
+        got: Grid,
+    },
+    /// No more ranks can be registered.
+    #[error("more than {max} ranks")]
+    TooManyRanks {
+        /// The bound.
+        max: usize,
+    },
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    /// 4 million blocks a rank, 64 million in all.
+    fn default() -> Self {
+        Self { blocks_per_rank: 4 << 20, blocks_in_all: 64 << 20 }
+    }
+}
+
+// === impl IndexError ===
+
+impl IndexError {
+    /// A stable word for metrics.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::WorkerGone => "worker_gone",
+            Self::GridConflict { .. } => "block_size_conflict",
+            Self::TooManyRanks { .. } => "too_many_ranks",
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! kvtap taps the KV-cache event feeds of LLM inference engines and answers routers: for this prompt, how many
+//! leading tokens does each worker already hold, and how far can that be trusted?
+//!
+//! The rooms, each importing only those below it:
+//!
+//! ```text
+//! cli        one file per command
+//! config     the file, environment overrides, validation
+//! serve      gRPC: conversion to and from the proto happens here only
+//! admin      /live /ready /metrics /status
+//! sim        a simulated engine: real cache policy, real wire bytes, real sockets
+//! feed       sockets, the state machine of one feed, supervision
+//! normalize  engine events -> index transactions: seeds, groups, tiers, orphans
+//! index      who holds what, and the reference model of that
+//! wire       pure decoders: bytes -> engine events
+//! hash block worker   the vocabulary
+//! ```
+
+pub mod admin;
+pub mod block;
+pub mod cli;
+pub mod config;
+pub mod feed;
+pub mod hash;
+pub mod index;
+pub mod normalize;
+pub mod serve;
+pub mod sim;
+pub mod wire;
+pub mod worker;

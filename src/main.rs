@@ -1,0 +1,3 @@
+//! The `kvtap` binary: parse, run, exit code.
+
+fn main() {}

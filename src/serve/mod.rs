@@ -1,0 +1,1 @@
+//! serve: to come.

@@ -148,6 +148,9 @@ impl Tx<'_> {
     /// Drops everything this rank holds, on every tier and in every group. The grid and the groups stay known.
     pub fn clear(&mut self) {}
 
+    /// [`Tx::clear`], and the grid and the groups are forgotten too: another life of the engine begins.
+    pub fn reset(&mut self) {}
+
     /// Publishes the transaction under `stamp`.
     pub fn commit(self, _stamp: Stamp) {}
 }

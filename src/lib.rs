@@ -16,6 +16,8 @@
 //! hash block worker   the vocabulary
 //! ```
 
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)]
+
 pub mod admin;
 pub mod block;
 pub mod cli;

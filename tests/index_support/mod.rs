@@ -31,6 +31,7 @@ pub enum Op {
     Hold { tier: Tier, group: u8, picks: Vec<Pick> },
     Remove { tier: Tier, group: u8, picks: Vec<Pick> },
     Clear,
+    Reset,
 }
 
 /// One of the names that a rank's history has used, counted from the latest; or its digest form; or a stranger.
@@ -118,7 +119,7 @@ impl Profile {
             4 => names().prop_map(|(tier, group, picks)| Op::Known { tier, group, picks }),
             1 + self.notes => names().prop_map(|(tier, group, picks)| Op::Hold { tier, group, picks }),
             14 => names().prop_map(|(tier, group, picks)| Op::Remove { tier, group, picks }),
-            1 => prop_oneof![1 => Just(Op::Clear), 2 => Just(Op::Grid { size: 2 })],
+            1 => prop_oneof![1 => Just(Op::Clear), 1 => Just(Op::Reset), 2 => Just(Op::Grid { size: 2 })],
         ]
     }
 }
@@ -364,6 +365,10 @@ impl Life {
                 Op::Clear => {
                     tx.clear();
                     gone(model.clear(id))?;
+                }
+                Op::Reset => {
+                    tx.reset();
+                    gone(model.reset(id))?;
                 }
             }
         }

@@ -1,12 +1,14 @@
 //! The reading commands, run as the binary that people run.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
 mod serve_support;
 
 use std::process::{Output, Stdio};
 
 use kvtap::block::Grid;
 use kvtap::hash::Seed;
-use kvtap::serve::{ListenAddr, Options};
+use kvtap::serve::{ListenAddr, Listener, Options};
 use serde_json::{Value, json};
 use serve_support::{PATIENCE, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -160,7 +162,7 @@ async fn workers_prints_the_fixed_fields_as_one_json_object() {
 async fn people_read_tables_and_unix_sockets_are_addresses_too() {
     let folder = tempfile::tempdir().unwrap();
     let unix = ListenAddr::Unix(folder.path().join("kvtap.sock"));
-    let server = Server::start_with(Options::default(), std::slice::from_ref(&unix)).await;
+    let server = Server::start_with(Options::default(), vec![Listener::bind(&unix).unwrap()]).await;
     let tokens: Vec<u32> = (0..40).collect();
     server.worker("m", "pod-a", 0).store(Grid::new(4).unwrap(), &tokens, Seed::PLAIN);
     let address = unix.to_string();

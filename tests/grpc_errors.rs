@@ -1,5 +1,7 @@
 //! Requests that cannot be answered are refused with the field's name and what is known.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
 mod serve_support;
 
 use kvtap::block::Grid;
@@ -125,7 +127,7 @@ async fn an_over_long_query_is_refused_with_the_limit_named() {
 #[tokio::test]
 async fn an_over_long_query_ends_a_stream_in_the_same_words() {
     let options = Options { max_message_bytes: 1024, ..Options::default() };
-    let server = Server::start_with(options, &[]).await;
+    let server = Server::start_with(options, Vec::new()).await;
     let _worker = server.worker("m", "w", 0);
     let requests = [8, 512]
         .map(|tokens| v1::MatchStreamRequest { id: tokens, request: Some(by_tokens("m", &vec![0; tokens as usize])) });

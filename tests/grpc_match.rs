@@ -1,13 +1,16 @@
 //! Matches, asked for by a real client over a real socket.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
 mod serve_support;
 
-use kvtap::block::{Grid, Tier};
+use kvtap::block::{Grid, Group, GroupRule, Tier};
 use kvtap::feed::status::State;
 use kvtap::hash::{ContentHash, PrefixHash, Seed};
 use kvtap::proto::v1;
 use kvtap::proto::v1::FeedState;
 use kvtap::proto::v1::match_request::Prompt;
+use kvtap::worker::Stamp;
 use serve_support::{Server, by_tokens, contents, depths, le, request};
 
 fn grid(size: u64) -> Grid {
@@ -131,6 +134,25 @@ async fn tiers_are_counted_apart_and_device_stops_at_the_first_block_elsewhere()
     let held = &response.matches[0];
     assert_eq!((held.matched_blocks, held.device_blocks), (6, 2));
     assert_eq!(held.tiers, Some(v1::TierBlocks { device: 2, host: 6, ..Default::default() }));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_match_that_an_unknown_group_cut_to_nothing_says_so_on_every_grid() {
+    let server = Server::start().await;
+    let mut cut = server.worker("m", "cut", 0);
+    cut.store(grid(4), &prompt(8), Seed::PLAIN);
+    let mut tx = cut.writer.begin().unwrap();
+    tx.note_group(Group(1), GroupRule::Unknown, 4);
+    tx.commit(Stamp { epoch: 1, sequence: Some(1) });
+    let one_grid = ask(&server, by_tokens("m", &prompt(8))).await;
+    server.worker("m", "other", 0).store(grid(8), &prompt(8), Seed::PLAIN);
+    let two_grids = ask(&server, by_tokens("m", &prompt(8))).await;
+    for (response, rank) in [(one_grid, 0), (two_grids, 1)] {
+        let held = &response.matches[rank];
+        assert_eq!((held.matched_blocks, held.cut_by_unknown_group, held.held_blocks), (0, true, 2));
+        assert_eq!((held.grid.unwrap().block_size, held.asked_blocks, held.last_seq), (4, 2, Some(1)));
+    }
     server.stop().await;
 }
 

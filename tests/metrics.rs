@@ -1,5 +1,7 @@
 //! What `/metrics` exports is what `docs/metrics.md` lists.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

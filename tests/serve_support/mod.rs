@@ -43,18 +43,17 @@ pub struct Worker {
 impl Server {
     /// A server on a free port of the loopback.
     pub async fn start() -> Self {
-        Self::start_with(Options::default(), &[]).await
+        Self::start_with(Options::default(), Vec::new()).await
     }
 
     /// A server with `options`, on a free port of the loopback and on `more`.
-    pub async fn start_with(options: Options, more: &[ListenAddr]) -> Self {
+    pub async fn start_with(options: Options, more: Vec<Listener>) -> Self {
         let fleet = Arc::new(Fleet::new(Index::new(Limits::default()), Arc::new(Board::default())));
         let readiness = Readiness::default();
         let requests = RequestMetrics::new();
         let shutdown = CancellationToken::new();
         let tcp = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let ListenAddr::Tcp(address) = tcp.address().unwrap() else { panic!("a tcp listener has a tcp address") };
-        let more = more.iter().map(|address| Listener::bind(address).unwrap());
         let listeners = std::iter::once(tcp).chain(more).collect();
         let task = tokio::spawn(kvtap::serve::run(
             listeners,

@@ -118,6 +118,8 @@ async fn workers_of_different_block_sizes_are_each_matched_on_their_own_grid() {
     let one_size = v1::MatchRequest { block_size: 4, ..by_tokens("m", &prompt(50)) };
     let response = ask(&server, one_size).await;
     assert_eq!(depths(&response), [("small", 0, 10), ("large", 0, 0)]);
+    let other = &response.matches[1];
+    assert_eq!((other.grid.unwrap().block_size, other.asked_blocks, other.held_blocks), (16, 0, 3));
     server.stop().await;
 }
 

@@ -186,3 +186,22 @@ async fn rest(socket: &str, error: &io::Error) {
     tracing::warn!(socket, %error, "A connection could not be accepted.");
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_accepted_connection_does_not_wait_to_fill_its_packets() {
+        let listener = bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut connections = pin!(tcp_connections(listener));
+        let _client = TcpStream::connect(address).await.unwrap();
+        let accepted = connections.next().await.unwrap().unwrap();
+        assert!(accepted.nodelay().unwrap());
+    }
+}

@@ -106,8 +106,8 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
             // On which grid a rank holds nothing, only the rank knows.
             _ => {
                 let usage = fleet.index.usage(entry.rank).unwrap_or_default();
-                let grid = usage.grid;
-                (hit.map_or_else(|| nothing(entry.rank, &usage), |(held, _)| held), grid)
+                let cut = hit.filter(|(held, _)| held.cut_by_unknown_group);
+                (cut.map_or_else(|| nothing(entry.rank, &usage), |(held, _)| held), usage.grid)
             }
         };
         let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);

@@ -28,9 +28,6 @@ mod reason;
 mod store;
 mod worker;
 
-#[cfg(test)]
-mod tests;
-
 pub use orphans::OrphanLimits;
 pub use reason::Reason;
 pub use worker::{Applied, Normalizer, Options};

@@ -27,6 +27,8 @@ pub enum Reason {
     TooManyMedia,
     /// The rank numbers more groups than there is room for.
     TooManyGroups,
+    /// A group was taken for full attention until one with a wider window came: all its blocks were dropped.
+    NarrowWindow,
     /// The oldest blocks went because the index reached a bound.
     Evicted,
 }
@@ -35,7 +37,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NotDense,
         Self::PartialBlock,
         Self::BlockSizeConflict,
@@ -48,6 +50,7 @@ impl Reason {
         Self::Unrooted,
         Self::TooManyMedia,
         Self::TooManyGroups,
+        Self::NarrowWindow,
         Self::Evicted,
     ];
 
@@ -66,6 +69,7 @@ impl Reason {
             Self::Unrooted => "unrooted",
             Self::TooManyMedia => "too_many_media",
             Self::TooManyGroups => "too_many_groups",
+            Self::NarrowWindow => "narrow_window",
             Self::Evicted => "evicted",
         }
     }

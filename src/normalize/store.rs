@@ -249,6 +249,12 @@ impl Reader {
         {
             return Err(Grid::with_lookahead(promised.into(), grid.lookahead.into()).unwrap_or(grid));
         }
+        if self.tentative && self.grid.is_some_and(|grid_then| grid_then.size() < grid.size()) {
+            // What was taken for blocks were partial ones.
+            tx.clear();
+            self.forget_blocks();
+            self.drop_blocks(Reason::PartialBlock, 1);
+        }
         match tx.set_grid(grid) {
             Ok(()) => {
                 self.grid = Some(grid);

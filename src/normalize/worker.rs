@@ -53,6 +53,8 @@ pub(super) struct Reader {
     pub(super) naming: Naming,
     /// The group whose blocks name content: the first full-attention one that stored.
     pub(super) prefix_group: Option<Group>,
+    /// The grid may have been learned from a lone partial block: this engine does not mark them (TensorRT-LLM).
+    pub(super) tentative: bool,
     /// The name announced last since the last clear.
     pub(super) announced: Option<EngineHash>,
     /// Whether this epoch has seen a clear.
@@ -78,6 +80,7 @@ impl Normalizer {
                 media: Media::default(),
                 naming: Naming::default(),
                 prefix_group: None,
+                tentative: false,
                 announced: None,
                 cleared: false,
                 orphans,
@@ -99,10 +102,20 @@ impl Normalizer {
     pub fn apply(&mut self, batch: &Batch, stamp: Stamp) -> Result<Applied, IndexError> {
         let mut tx = self.writer.begin()?;
         let mut applied = Applied::default();
-        for event in &batch.events {
+        let mut events = batch.events.iter().peekable();
+        while let Some(event) = events.next() {
             match event {
                 Event::Stored(stored) => self.reader.stored(&mut tx, batch, stored),
-                Event::Removed(removed) => self.reader.removed(&mut tx, batch, removed),
+                Event::Removed(removed) => {
+                    let twin = match events.peek() {
+                        Some(Event::Removed(next)) if next.is_twin_of(removed) => Some(next.medium),
+                        _ => None,
+                    };
+                    if twin.is_some() {
+                        events.next();
+                    }
+                    self.reader.removed(&mut tx, batch, removed, twin);
+                }
                 Event::Cleared => {
                     tx.clear();
                     self.reader.forget_blocks();
@@ -167,7 +180,7 @@ impl Reader {
         }
     }
 
-    fn forget_blocks(&mut self) {
+    pub(super) fn forget_blocks(&mut self) {
         self.orphans.clear();
         self.announced = None;
         if let Naming::Unchained(suspicion) = &mut self.naming {
@@ -199,21 +212,37 @@ impl Reader {
             self.offloaded(tx, tier, group, hashes);
             return;
         }
-        let Some((rule, block_size, news)) = self.groups.learn(group, stored) else {
+        let Some(learned) = self.groups.learn(group, stored) else {
             self.drop_blocks(Reason::TooManyGroups, 1);
             return;
         };
+        if learned.widened {
+            self.start_over(tx);
+        }
         // The first full-attention group names content; whatever other groups there are must agree with it.
-        if rule != GroupRule::Full || *self.prefix_group.get_or_insert(group) != group {
-            if news {
-                tx.note_group(group, rule, block_size);
+        if learned.rule != GroupRule::Full || *self.prefix_group.get_or_insert(group) != group {
+            if learned.news {
+                tx.note_group(group, learned.rule, learned.block_size);
             }
             tx.hold(tier, group, hashes);
             return;
         }
+        self.tentative = stored.kind.is_none() && stored.window.is_some();
         if let Some(run) = Run::read(self, batch, stored, tier, group) {
             self.place(tx, run);
         }
+    }
+
+    /// A narrower window was taken for full attention until now. What it named proves nothing.
+    fn start_over(&mut self, tx: &mut Tx<'_>) {
+        tx.reset();
+        for (group, rule, block_size) in self.groups.notes() {
+            tx.note_group(group, rule, block_size);
+        }
+        self.drop_blocks(Reason::NarrowWindow, 1);
+        self.forget_blocks();
+        self.prefix_group = None;
+        self.grid = None;
     }
 
     /// Offload stores carry names only: each block must be known to the rank already.
@@ -227,18 +256,24 @@ impl Reader {
         }
     }
 
-    fn removed(&mut self, tx: &mut Tx<'_>, batch: &Batch, removed: &Removed) {
+    /// Removes blocks from where an event says, or, where its engine does not say it, from whichever of two media
+    /// holds each (`or`).
+    fn removed(&mut self, tx: &mut Tx<'_>, batch: &Batch, removed: &Removed, or: Option<Medium>) {
         let Some(tier) = self.tier(batch, removed.medium) else { return };
+        let or = or.and_then(|medium| self.tier(batch, medium));
         let group = Group(removed.group.unwrap_or(0));
         let hashes = batch.hashes(removed.hashes);
-        if self.orphans.is_empty() {
+        if self.orphans.is_empty() && or.is_none() {
             let outcome = tx.remove(tier, group, hashes);
             self.drop_blocks(Reason::UnknownBlock, outcome.unknown as u64);
             return;
         }
         for hash in hashes {
-            let outcome = tx.remove(tier, group, std::slice::from_ref(hash));
-            if outcome.unknown > 0 {
+            let held = [Some(tier), or]
+                .into_iter()
+                .flatten()
+                .any(|tier| tx.remove(tier, group, std::slice::from_ref(hash)).unknown == 0);
+            if !held {
                 let reason = match self.orphans.remove(tier, group, *hash) {
                     true => Reason::OrphanRemoved,
                     false => Reason::UnknownBlock,

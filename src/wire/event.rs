@@ -213,6 +213,19 @@ impl Batch {
     }
 }
 
+// === impl Removed ===
+
+impl Removed {
+    /// Whether `self` names the very blocks of `other` once more, for another medium: what a decoder makes of a
+    /// removal whose engine does not say where the blocks lay (TensorRT-LLM).
+    pub fn is_twin_of(&self, other: &Self) -> bool {
+        !self.hashes.is_empty()
+            && self.hashes == other.hashes
+            && self.group == other.group
+            && self.medium != other.medium
+    }
+}
+
 // === impl Medium ===
 
 impl Medium {

@@ -19,7 +19,7 @@ fail() {
 
 # Debian ships Python without the two modules that a virtual environment is made with.
 can_make_one() { "$python" -c 'import venv, ensurepip' 2>/dev/null; }
-if ! can_make_one && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+if [ -z "${PYTHON:-}" ] && ! can_make_one && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "setup: installing python3-venv" >&2
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3 python3-venv >/dev/null

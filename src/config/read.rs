@@ -4,7 +4,7 @@
 //! [`Reader`] notes what it was asked for, so that unknown names, the suggestion made for them, the overriding
 //! variables and the reference of all keys come from the same lines of code.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use super::env::{Env, PREFIX};
 use super::fault::{Fault, Place, Placed};
@@ -98,9 +98,12 @@ impl<'e> Reader<'e> {
             }
         };
         let section = Section { path, schema, place: node.place.clone(), pairs, asked: Vec::new(), overridable };
-        for (i, (key, _)) in pairs.iter().enumerate() {
-            let first = pairs.iter().take(i).find(|(earlier, _)| earlier.value == key.value);
-            if let Some((Placed { place: Place::File { line, .. }, .. }, _)) = first {
+        let mut first_places: HashMap<&str, &Place> = HashMap::new();
+        for (key, _) in pairs {
+            let first = *first_places.entry(&key.value).or_insert(&key.place);
+            if let Place::File { line, .. } = first
+                && *first != key.place
+            {
                 self.fault(&key.place, &section.path_of(&key.value), format!("is given twice, first in line {line}"));
             }
         }

@@ -1,3 +1,4 @@
 //! One feed per rank: sockets, order, loss, restart.
 
+pub mod machine;
 pub mod status;

@@ -2,3 +2,4 @@
 
 pub mod machine;
 pub mod status;
+pub mod zmq;

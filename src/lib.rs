@@ -14,7 +14,10 @@
 //! index      who holds what, and the reference model of that
 //! wire       pure decoders: bytes -> engine events
 //! hash block worker   the vocabulary
+//! proto      the public protocol, generated
 //! ```
+
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)]
 
 pub mod admin;
 pub mod block;
@@ -24,6 +27,7 @@ pub mod feed;
 pub mod hash;
 pub mod index;
 pub mod normalize;
+pub mod proto;
 pub mod serve;
 pub mod sim;
 pub mod wire;

@@ -50,6 +50,8 @@ pub struct Found {
     pub place: Place,
     /// The seed its chain is hashed under: children inherit it.
     pub seed: Seed,
+    /// The name stands for several places (unchained engine hashes): `place` is one of them.
+    pub ambiguous: bool,
 }
 
 /// Whether a block that is announced twice counts twice.

@@ -233,6 +233,11 @@ impl Tx<'_> {
         }
     }
 
+    /// [`Tx::clear`], and the grid and the groups are forgotten too: another life of the engine begins.
+    pub fn reset(&mut self) {
+        self.state.reset(self.rank);
+    }
+
     /// Publishes the transaction under `stamp`.
     pub fn commit(mut self, stamp: Stamp) {
         if let Some(rank) = self.state.rank_mut(self.rank) {

@@ -8,6 +8,7 @@
 //! config     the file, environment overrides, validation
 //! serve      gRPC: conversion to and from the proto happens here only
 //! admin      /live /ready /metrics /status
+//! telemetry  log lines
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
 //! feed       sockets, the state machine of one feed, supervision
 //! normalize  engine events -> index transactions: seeds, groups, tiers, orphans
@@ -30,5 +31,6 @@ pub mod normalize;
 pub mod proto;
 pub mod serve;
 pub mod sim;
+pub mod telemetry;
 pub mod wire;
 pub mod worker;

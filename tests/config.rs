@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kvtap::config::{Config, Engine, Env, Format, Level, Listen};
+use kvtap::config::{Config, Engine, Env, Format, Level};
 use kvtap::feed::zmq::{Heartbeat, Mode, QueueLimits, SubOptions, Timing, Transport};
 use kvtap::index::Copies;
+use kvtap::serve::ListenAddr;
 
 /// One feed and nothing else; further lines of that feed may follow.
 fn one_feed(lines: &str) -> String {
@@ -40,8 +41,8 @@ fn assert_faults(text: &str, pairs: &[(&str, &str)], lines: &[&str]) {
     }
 }
 
-fn tcp(text: &str) -> Listen {
-    Listen::Tcp(text.parse().unwrap())
+fn tcp(text: &str) -> ListenAddr {
+    ListenAddr::Tcp(text.parse().unwrap())
 }
 
 // === what is read ===
@@ -61,7 +62,7 @@ feeds:
     block_size: 16
 "#;
     let config = good(text, &[]);
-    let unix = Listen::Unix(PathBuf::from("/run/kvtap/kvtap.sock"));
+    let unix = ListenAddr::Unix(PathBuf::from("/run/kvtap/kvtap.sock"));
     assert_eq!(config.grpc.listen, [tcp("127.0.0.1:9400"), tcp("[::]:9400"), unix]);
     assert_eq!(config.admin.listen, "127.0.0.1:9401".parse::<SocketAddr>().unwrap());
     let [feed] = &config.feeds[..] else { panic!("one feed") };
@@ -202,7 +203,7 @@ fn a_variable_overrides_the_file() {
     // What is overridden may even be faulty in the file.
     let text = "grpc: { listen: 7, reflection: true }\nlog: { level: loud }\n".to_owned() + &one_feed("");
     let config = good(&text, &overrides);
-    assert_eq!(config.grpc.listen, [tcp("0.0.0.0:1"), Listen::Unix(PathBuf::from("/tmp/s"))]);
+    assert_eq!(config.grpc.listen, [tcp("0.0.0.0:1"), ListenAddr::Unix(PathBuf::from("/tmp/s"))]);
     assert_eq!((config.grpc.reflection, config.grpc.max_message_bytes), (false, 1 << 20));
     assert_eq!(config.admin.listen.to_string(), "[::1]:2");
     assert_eq!((config.log.level, config.log.format), (Level::Debug, Format::Json));

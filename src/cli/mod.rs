@@ -6,6 +6,7 @@
 mod client;
 pub mod match_;
 mod match_output;
+pub mod serve;
 mod table;
 mod tokens;
 pub mod workers;
@@ -15,6 +16,8 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::config::Faults;
 
 /// Taps the KV-cache event feeds of LLM inference engines and answers, over gRPC, which worker already holds how much
 /// of a prompt.
@@ -29,6 +32,8 @@ pub struct Cli {
 /// What `kvtap` can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Follow every feed of a configuration and answer routers over gRPC.
+    Serve(serve::Args),
     /// Ask a server how many leading blocks of a prompt each worker holds.
     Match(match_::Args),
     /// List a server's workers, their feeds and what they hold.
@@ -39,10 +44,12 @@ pub enum Command {
 pub type Outcome = Result<(), Failure>;
 
 /// Why a command did not do what it was asked.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Failure {
     /// It was asked in a way that cannot be: exit code 64.
     Usage(String),
+    /// Its configuration is faulty, one line a fault: exit code 64.
+    Config(Faults),
     /// It tried and failed: exit code 1.
     Failed(String),
 }
@@ -61,7 +68,7 @@ pub fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("kvtap: {failure}");
+            eprintln!("{failure}");
             ExitCode::from(failure.code())
         }
     }
@@ -71,6 +78,7 @@ fn run(cli: Cli) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match cli.command {
+            Command::Serve(args) => serve::run(args).await,
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
         }
@@ -85,18 +93,22 @@ impl Failure {
     /// The process's exit code.
     pub const fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) => Self::USAGE,
+            Self::Usage(_) | Self::Config(_) => Self::USAGE,
             Self::Failed(_) => 1,
         }
     }
 }
 
 impl fmt::Display for Failure {
-    /// One line, whatever the message holds.
+    /// One line, whatever the message holds; one a fault for a configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Usage(message) | Self::Failed(message)) = self;
-        let line: Vec<_> = message.split_whitespace().collect();
-        f.write_str(&line.join(" "))
+        match self {
+            Self::Config(faults) => faults.fmt(f),
+            Self::Usage(message) | Self::Failed(message) => {
+                let line: Vec<_> = message.split_whitespace().collect();
+                write!(f, "kvtap: {}", line.join(" "))
+            }
+        }
     }
 }
 

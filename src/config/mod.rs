@@ -31,7 +31,6 @@ pub use env::Env;
 pub use fault::{Fault, Faults, Place, Warnings};
 pub use feed::{Engine, Feed};
 pub use read::Key;
-pub use rule::Listen;
 pub use sections::{Admin, Format, Grpc, Level, Log, Tuning};
 
 use crate::feed::zmq::Mode;

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::serve::ListenAddr;
+
 /// The longest path of a unix socket, in bytes: Linux keeps 108 with the closing NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -64,15 +66,6 @@ pub(super) struct TcpAddress;
 
 /// Where a server listens: [`TcpAddress`] or `unix:///path`.
 pub(super) struct Address;
-
-/// Where a server listens.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Listen {
-    /// A TCP address; port 0 takes any free one.
-    Tcp(SocketAddr),
-    /// A unix socket at this path.
-    Unix(PathBuf),
-}
 
 // === the rules ===
 
@@ -202,11 +195,11 @@ impl Rule for TcpAddress {
 }
 
 impl Rule for Address {
-    type Value = Listen;
+    type Value = ListenAddr;
 
-    fn read(&self, text: &str) -> Result<Listen, String> {
+    fn read(&self, text: &str) -> Result<ListenAddr, String> {
         let Some(path) = text.strip_prefix("unix://") else {
-            return text.parse().map(Listen::Tcp).map_err(|_| expected(self, text));
+            return text.parse().map(ListenAddr::Tcp).map_err(|_| expected(self, text));
         };
         if !path.starts_with('/') {
             return Err(format!(
@@ -216,7 +209,7 @@ impl Rule for Address {
         if path.len() > MAX_SOCKET_PATH {
             return Err(format!("the path of a unix socket has at most {MAX_SOCKET_PATH} bytes, not {}", path.len()));
         }
-        Ok(Listen::Unix(PathBuf::from(path)))
+        Ok(ListenAddr::Unix(PathBuf::from(path)))
     }
 
     fn allowed(&self) -> String {
@@ -234,17 +227,6 @@ impl<T: Copy + PartialEq> Words<T> {
     /// The word for a value; every value has one.
     pub fn word(&self, value: T) -> &'static str {
         self.0.iter().find(|(_, other)| *other == value).map_or("", |(word, _)| word)
-    }
-}
-
-// === impl Listen ===
-
-impl std::fmt::Display for Listen {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix://{}", path.display()),
-        }
     }
 }
 

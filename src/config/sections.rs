@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use super::fault::{Place, Placed};
 use super::read::{Default, Reader, Section};
-use super::rule::{Address, Bytes, Flag, Listen, Number, TcpAddress, Time, Words};
+use super::rule::{Address, Bytes, Flag, Number, TcpAddress, Time, Words};
 use crate::feed::zmq::{Heartbeat, QueueLimits, Transport};
 use crate::index::Limits;
+use crate::serve::ListenAddr;
 
 /// The query service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grpc {
     /// Where it listens, one socket each.
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenAddr>,
     /// The largest request that is accepted, in bytes.
     pub max_message_bytes: usize,
     /// Whether gRPC reflection is served.
@@ -123,7 +124,7 @@ pub(super) fn servers(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option
         }
     }
     let admin_listen = admin_listen?;
-    let as_listen = Listen::Tcp(admin_listen.value);
+    let as_listen = ListenAddr::Tcp(admin_listen.value);
     if !takes_any_port(&as_listen) && listen.iter().any(|grpc| grpc.value == as_listen) {
         reader.fault(&admin_listen.place, &admin_path, format!("{as_listen} is in {grpc_path} too"));
     }
@@ -136,8 +137,8 @@ pub(super) fn servers(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option
     Some((grpc, Admin { listen: admin_listen.value }))
 }
 
-fn takes_any_port(listen: &Listen) -> bool {
-    matches!(listen, Listen::Tcp(address) if address.port() == 0)
+fn takes_any_port(listen: &ListenAddr) -> bool {
+    matches!(listen, ListenAddr::Tcp(address) if address.port() == 0)
 }
 
 // === impl Log, Limits ===

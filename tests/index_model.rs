@@ -73,12 +73,12 @@ fn long_seeded_histories_match_as_the_model_says() {
         let open = check(long, WIDE_OPEN, 1, 20, Some(seed));
         let tight = check(long, Limits { blocks_per_rank: 40, blocks_in_all: 90 }, 1, 20, Some(seed + 10));
         for tally in open.iter().chain(&tight) {
-            assert!(tally.matches > 500 && tally.copies > 40, "{tally:?}");
+            assert!(tally.matches > 200 && tally.copies > 40, "{tally:?}");
             assert!(tally.removed.iter().all(|removals| *removals > 20), "{tally:?}");
         }
         assert!(tight.iter().all(|tally| tally.evicted > 50 && tally.partial > 20), "{tight:?}");
         match seed {
-            2 => assert!(open[0].hybrid > 50 && open[0].cut > 10, "{open:?}"),
+            2 => assert!(open[0].hybrid > 50 && open[0].cut > 0, "{open:?}"),
             3 => assert!(open[0].moved > 50, "{open:?}"),
             _ => {}
         }

@@ -99,7 +99,7 @@ impl Tally {
         status.orphans = orphans;
         status.count(counters);
         for counts in [&self.dropped, normalized] {
-            for (reason, _) in counts {
+            for reason in counts.keys() {
                 let of = |counts: &BTreeMap<&'static str, u64>| counts.get(reason).copied().unwrap_or(0);
                 status.dropped.insert(reason, of(&self.dropped) + of(normalized));
             }

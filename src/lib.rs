@@ -14,6 +14,7 @@
 //! index      who holds what, and the reference model of that
 //! wire       pure decoders: bytes -> engine events
 //! hash block worker   the vocabulary
+//! proto      the public protocol, generated
 //! ```
 
 pub mod admin;
@@ -24,6 +25,7 @@ pub mod feed;
 pub mod hash;
 pub mod index;
 pub mod normalize;
+pub mod proto;
 pub mod serve;
 pub mod sim;
 pub mod wire;

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
-use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{self, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use super::{Failure, Outcome};
 use crate::sim::encode::Dialect;
 use crate::sim::engine::{Config, Engine};
 use crate::sim::faults::Fault;
@@ -138,18 +138,15 @@ pub struct FaultAt {
 }
 
 /// Runs the command until its load is done, or Ctrl-C or SIGTERM ends it.
-pub async fn run(args: Args) -> ExitCode {
+///
+/// # Errors
+/// [`Failure::Usage`] for an endpoint that is none, [`Failure::Failed`] for one that cannot be had.
+pub async fn run(args: Args) -> Outcome {
     let stop = CancellationToken::new();
     let watch = tokio::spawn(stop_on_signal(stop.clone()));
     let outcome = simulate(args, &mut io::stdout(), stop).await;
     watch.abort();
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("kvtap sim: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    Ok(outcome?)
 }
 
 /// Why a simulation ends early.
@@ -329,6 +326,17 @@ fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 && number <= 1e6 => Ok(number),
         _ => Err("expected a number above 0, at most 1000000".to_owned()),
+    }
+}
+
+// === impl SimError ===
+
+impl From<SimError> for Failure {
+    fn from(error: SimError) -> Self {
+        match error {
+            SimError::Publish(PublishError::Endpoint { .. }) => Self::Usage(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
     }
 }
 

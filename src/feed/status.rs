@@ -167,6 +167,12 @@ impl Board {
         self.entries.get(&rank).map(|entry| Arc::clone(&entry))
     }
 
+    /// The feeds of one model, in no particular order.
+    pub fn of_model(&self, model: &str) -> Vec<Arc<Entry>> {
+        let of_model = self.entries.iter().filter(|entry| &*entry.identity.model == model);
+        of_model.map(|entry| Arc::clone(&entry)).collect()
+    }
+
     /// Every feed, by worker name and rank.
     pub fn all(&self) -> Vec<Arc<Entry>> {
         let mut all: Vec<_> = self.entries.iter().map(|entry| Arc::clone(&entry)).collect();

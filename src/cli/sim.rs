@@ -12,6 +12,7 @@ use tokio::time::{self, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Outcome};
+use crate::block::Grid;
 use crate::sim::encode::Dialect;
 use crate::sim::engine::{Config, Engine};
 use crate::sim::faults::Fault;
@@ -55,10 +56,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub ranks: u16,
     /// Tokens a block
-    #[arg(long, value_name = "TOKENS", default_value = "16")]
+    #[arg(long, value_name = "TOKENS", default_value = "16", value_parser = block_size)]
     pub block_size: NonZeroUsize,
     /// Blocks of each rank's pool
-    #[arg(long, value_name = "N", default_value_t = 2048)]
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(2..=1 << 24))]
     pub blocks: u32,
     /// Model name, for the lines printed here: engines do not send it
     #[arg(long, default_value = "sim")]
@@ -320,6 +321,12 @@ async fn stop_on_signal(stop: CancellationToken) {
         () = terminated => {}
     }
     stop.cancel();
+}
+
+fn block_size(text: &str) -> Result<NonZeroUsize, String> {
+    let size: u64 = text.parse().map_err(|_| "expected a number of tokens".to_owned())?;
+    let grid = Grid::new(size).map_err(|error| error.to_string())?;
+    NonZeroUsize::try_from(grid.block_size).map_err(|error| error.to_string())
 }
 
 fn positive(text: &str) -> Result<f64, String> {

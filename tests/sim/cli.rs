@@ -85,6 +85,8 @@ fn arguments_that_make_no_sense_are_refused() {
     for wrong in [
         "--ranks 0",
         "--block-size 0",
+        "--block-size 65537",
+        "--blocks 1",
         "--rate 0",
         "--rate nan",
         "--encoding json",

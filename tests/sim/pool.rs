@@ -124,6 +124,20 @@ fn blocks_that_are_used_again_become_the_most_recently_used() {
 }
 
 #[test]
+fn of_several_copies_the_oldest_is_used_again() {
+    let mut pool = pool(5, 4);
+    run(&mut pool, prompt(0..8));
+    let (_, other) = run(&mut pool, prompt(100..104));
+    let (_, copy) = run(&mut pool, prompt(0..8));
+    assert_eq!(stored(&copy[0]).names.len(), 1);
+    // Least recently used first: a block never filled, the first copy, the other prompt, the second copy, block 0.
+    let (cached, events) = run(&mut pool, prompt(0..9));
+    assert_eq!((cached, removed(&events)), (8, vec![]));
+    let (_, events) = run(&mut pool, prompt(200..204));
+    assert_eq!(removed(&events), stored(&other[0]).names);
+}
+
+#[test]
 fn blocks_in_use_are_never_evicted_and_a_pool_without_free_blocks_refuses() {
     let mut pool = pool(3, 4);
     let held = pool.admit(prompt(0..8)).unwrap();

@@ -4,6 +4,7 @@
 //! clear line about a failure to standard error. Exit codes: 0, 1 failed, 64 bad usage or configuration.
 
 mod client;
+pub mod demo;
 pub mod match_;
 mod match_output;
 pub mod sim;

@@ -4,10 +4,14 @@ use crate::block::{Grid, Group, Tier};
 use crate::hash::{ContentHash, EngineHash, PrefixHash, Seed};
 use crate::worker::{RankId, Stamp};
 
-/// Bounds of an index. Over a bound the oldest blocks of the rank that stores go, and the rank is marked partial.
+/// Bounds of an index. Over a bound the blocks that the storing rank stored longest ago go, and the rank is marked
+/// partial.
+///
+/// What is counted: for a prefix group one per engine hash and place (an engine that chains its hashes has one
+/// place a name), for every other group one per (group, engine hash). Tiers and copies do not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Blocks (engine names: one per tier-independent (group, engine hash)) a rank may hold.
+    /// Blocks a rank may hold.
     pub blocks_per_rank: usize,
     /// Blocks all ranks together may hold.
     pub blocks_in_all: usize,
@@ -33,15 +37,21 @@ pub enum Parent {
 
 /// A block's place in the index: opaque, valid only inside the transaction that found it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place(pub(super) u64);
+pub struct Place {
+    pub(super) prefix: PrefixHash,
+    pub(super) seed: Seed,
+}
 
-/// What [`find`](super::Tx::find) says of an engine hash that the rank knows.
+/// What [`find`](super::Tx::find) says of an engine hash that the rank knows. Where one hash names several places
+/// it is the one that was stored last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Where the block stands.
     pub place: Place,
     /// The seed its chain is hashed under: children inherit it.
     pub seed: Seed,
+    /// The name stands for several places (unchained engine hashes): `place` is one of them.
+    pub ambiguous: bool,
 }
 
 /// Whether a block that is announced twice counts twice.
@@ -54,23 +64,23 @@ pub enum Copies {
     Set,
 }
 
-/// What a store did, in blocks.
+/// What a store did, in blocks. `added`, `copies` and `moved` together are the blocks of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreOutcome {
-    /// Newly held.
+    /// Newly held on that tier in that group.
     pub added: usize,
-    /// Held before: one copy more.
+    /// Held there before: one copy more (under [`Copies::Set`]: nothing more).
     pub copies: usize,
-    /// Names that stood for other content before: the old place was released.
+    /// Names that stood for other content before: the old place was released, with every copy.
     pub moved: usize,
-    /// Older blocks that went because a bound was reached.
+    /// Blocks that went because a bound was reached.
     pub evicted: usize,
 }
 
 /// What a removal did, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoveOutcome {
-    /// No longer held on that tier.
+    /// No longer held on that tier in that group.
     pub removed: usize,
     /// One copy less, still held.
     pub copies: usize,

@@ -13,7 +13,7 @@ use super::error::EventError;
 /// One decoded engine message.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// The engine's clock when it made the batch, in seconds; NaN where it sent something else.
+    /// The engine's clock when it made the batch, in seconds; NaN where its feed sends none.
     pub timestamp: f64,
     /// The data-parallel rank that the batch itself names.
     pub rank: Option<u32>,
@@ -170,15 +170,69 @@ impl Batch {
         self.text.get(text.0.range()).unwrap_or_default()
     }
 
+    /// How much memory the arenas hold, in bytes, used or not (extra keys' own text left out).
+    pub fn allocated_bytes(&self) -> usize {
+        self.tokens.capacity()
+            + self.hashes.capacity() * size_of::<EngineHash>()
+            + self.contents.capacity() * size_of::<ContentHash>()
+            + self.text.capacity()
+            + self.keys.capacity() * size_of::<Vec<Item>>()
+            + self.events.capacity() * size_of::<Event>()
+    }
+
     /// How many events could not be decoded.
     pub fn rejected_events(&self) -> u64 {
         self.rejected.iter().map(|n| u64::from(*n)).sum()
     }
 }
 
+// === impl Medium ===
+
+impl Medium {
+    /// The medium that an engine's `word` means, in any case. `None` where the word is not one we know.
+    pub(super) fn known(word: &[u8]) -> Option<Self> {
+        const WORDS: [(&[u8], Medium); 15] = [
+            (b"GPU", Medium::Device),
+            (b"DEVICE", Medium::Device),
+            (b"CPU", Medium::Host),
+            (b"CPU_PINNED", Medium::Host),
+            (b"CPU_TIER1", Medium::Host),
+            (b"CPU_TIER2", Medium::Disk),
+            (b"DISK", Medium::Disk),
+            (b"NVME", Medium::Disk),
+            (b"STORAGE", Medium::Disk),
+            (b"FS", Medium::Disk),
+            (b"EXTERNAL", Medium::External),
+            (b"NETWORK", Medium::External),
+            (b"REMOTE", Medium::External),
+            (b"SHARED", Medium::External),
+            (b"OBJ", Medium::External),
+        ];
+        WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, medium)| *medium)
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// The kind that an engine's `word` means.
+    pub(super) fn of(word: &[u8]) -> Self {
+        match word {
+            b"full_attention" | b"mla_attention" | b"sink_full_attention" => Self::Full,
+            _ if word.starts_with(b"sliding_window") => Self::SlidingWindow,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 // === impl Span ===
 
 impl Span {
+    /// Decoders keep both below `u32::MAX`, see `wire::arena`.
+    pub(super) const fn new(start: usize, end: usize) -> Self {
+        Self { start: start as u32, end: end as u32 }
+    }
+
     /// How many items (bytes, for tokens) the range holds.
     pub const fn len(self) -> usize {
         (self.end - self.start) as usize
@@ -189,7 +243,7 @@ impl Span {
         self.start == self.end
     }
 
-    const fn range(self) -> Range<usize> {
+    pub(super) const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
 }

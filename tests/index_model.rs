@@ -1,0 +1,67 @@
+//! The index against its reference model, on random histories that contain every operation. A failing history is
+//! shrunk and printed.
+
+mod index_support;
+
+use index_support::{Profile, World};
+use kvtap::index::Limits;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+const PLAIN: Profile = Profile { ranks: 5, notes: 0, odd_names: 0, steps: (1, 60) };
+const HYBRID: Profile = Profile { ranks: 3, notes: 6, odd_names: 0, steps: (1, 60) };
+const ODD: Profile = Profile { ranks: 3, notes: 1, odd_names: 8, steps: (1, 60) };
+const WIDE_OPEN: Limits = Limits { blocks_per_rank: usize::MAX, blocks_in_all: usize::MAX };
+const TIGHT: Limits = Limits { blocks_per_rank: 9, blocks_in_all: 20 };
+
+/// Runs `cases` histories; each compares after every `every` steps.
+fn check(profile: Profile, limits: Limits, cases: u32, every: u64, seed: Option<u8>) {
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let mut runner = match seed {
+        None => TestRunner::new(config),
+        Some(seed) => TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32])),
+    };
+    let outcome = runner.run(&profile.history(), |history| {
+        World::run(limits, profile.ranks, every, &history).map_err(TestCaseError::fail)
+    });
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Fail(why, history)) => panic!("{why}\nafter the minimal history\n{history:#?}"),
+        Err(TestError::Abort(why)) => panic!("{why}"),
+    }
+}
+
+#[test]
+fn plain_ranks_match_as_the_model_says() {
+    check(PLAIN, WIDE_OPEN, 150, 3, None);
+}
+
+#[test]
+fn hybrid_ranks_match_as_the_model_says() {
+    check(HYBRID, WIDE_OPEN, 200, 3, None);
+}
+
+#[test]
+fn moved_and_unchained_names_match_as_the_model_says() {
+    check(ODD, WIDE_OPEN, 200, 3, None);
+}
+
+#[test]
+fn bounded_ranks_evict_as_the_model_says() {
+    check(PLAIN, TIGHT, 100, 3, None);
+    check(HYBRID, TIGHT, 100, 3, None);
+    check(ODD, TIGHT, 100, 3, None);
+}
+
+#[test]
+fn an_index_that_may_hold_nothing_holds_nothing_and_says_so() {
+    check(ODD, Limits { blocks_per_rank: 0, blocks_in_all: 0 }, 20, 2, None);
+}
+
+#[test]
+fn long_seeded_histories_match_as_the_model_says() {
+    for (seed, profile) in [(1, PLAIN), (2, HYBRID), (3, ODD)] {
+        let long = Profile { steps: (600, 600), ..profile };
+        check(long, WIDE_OPEN, 1, 20, Some(seed));
+        check(long, Limits { blocks_per_rank: 40, blocks_in_all: 90 }, 1, 20, Some(seed + 10));
+    }
+}

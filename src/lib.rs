@@ -17,6 +17,8 @@
 //! proto      the public protocol, generated
 //! ```
 
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)]
+
 pub mod admin;
 pub mod block;
 pub mod cli;

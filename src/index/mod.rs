@@ -234,7 +234,9 @@ impl Tx<'_> {
     }
 
     /// [`Tx::clear`], and the grid and the groups are forgotten too: another life of the engine begins.
-    pub fn reset(&mut self) {}
+    pub fn reset(&mut self) {
+        self.state.reset(self.rank);
+    }
 
     /// Publishes the transaction under `stamp`.
     pub fn commit(mut self, stamp: Stamp) {

@@ -122,11 +122,11 @@ impl Rank {
 
     pub(super) fn find(&self, hash: EngineHash) -> Option<Found> {
         let name = self.names.get(&self.known(hash)?)?;
-        let prefix = match &name.places {
-            Places::One(at) => *at,
-            Places::Many(many) => many.last,
+        let (prefix, ambiguous) = match &name.places {
+            Places::One(at) => (*at, false),
+            Places::Many(many) => (many.last, many.at.len() > 1),
         };
-        Some(Found { place: Place { prefix, seed: name.seed }, seed: name.seed })
+        Some(Found { place: Place { prefix, seed: name.seed }, seed: name.seed, ambiguous })
     }
 
     /// Makes a group known; `false` where there is no room for it.
@@ -147,6 +147,14 @@ impl Rank {
             let all = self.names.iter().flat_map(|(hash, name)| name.places.iter().map(|at| (at, *hash)));
             self.names_at = Some(all.collect());
         }
+    }
+
+    /// Forgets every group and what it requires. Only for a rank that holds nothing.
+    pub(super) fn forget_groups(&mut self) {
+        self.notes.clear();
+        self.groups.clear();
+        self.too_many_groups = false;
+        self.names_at = None;
     }
 
     /// Whether the match must be cut to what the rank's groups hold.

@@ -87,6 +87,16 @@ impl State {
         }
     }
 
+    /// Drops what a rank holds and forgets what is known of its engine.
+    pub(super) fn reset(&mut self, id: RankId) {
+        let Some(mut hands) = self.hands(id) else { return };
+        hands.clear();
+        self.leave_grid(id);
+        if let Some(rank) = self.rank_mut(id) {
+            rank.forget_groups();
+        }
+    }
+
     pub(super) fn set_grid(&mut self, id: RankId, grid: Grid) -> Result<(), IndexError> {
         let Some(rank) = self.rank(id) else { return Err(IndexError::WorkerGone) };
         match rank.grid {

@@ -165,7 +165,6 @@ fn lora<'a>(batch: &'a Batch, stored: &Stored) -> Option<Cow<'a, str>> {
 impl Reader {
     /// Puts a run in its place, and after it whatever was waiting for its blocks.
     pub(super) fn place(&mut self, tx: &mut Tx<'_>, run: Run<'_>) {
-        self.prefix_group.get_or_insert(run.group);
         self.learn_naming(&run);
         let last = run.hashes.last().copied();
         let mut ready = self.place_one(tx, run);
@@ -258,11 +257,6 @@ impl Reader {
             Err(IndexError::GridConflict { have, .. }) => Err(have),
             Err(IndexError::WorkerGone | IndexError::TooManyRanks { .. }) => Err(self.grid.unwrap_or(grid)),
         }
-    }
-
-    /// A full-attention group beside the one that names content, on a grid of its own.
-    pub(super) fn is_second_full_group(&self, group: Group) -> bool {
-        self.prefix_group.is_some_and(|first| first != group)
     }
 
     fn learn_naming(&mut self, run: &Run<'_>) {

@@ -203,9 +203,9 @@ impl Reader {
             self.drop_blocks(Reason::TooManyGroups, 1);
             return;
         };
-        let foreign_grid = self.grid.is_some_and(|grid| grid.size() != block_size) && self.is_second_full_group(group);
-        if rule != GroupRule::Full || foreign_grid {
-            if news && block_size > 0 {
+        // The first full-attention group names content; whatever other groups there are must agree with it.
+        if rule != GroupRule::Full || *self.prefix_group.get_or_insert(group) != group {
+            if news {
                 tx.note_group(group, rule, block_size);
             }
             tx.hold(tier, group, hashes);

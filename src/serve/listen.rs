@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -112,12 +112,20 @@ impl Listener {
     }
 }
 
-/// Binds a tcp socket; `[::]` takes IPv4 too.
+/// Binds a tcp socket; `[::]` takes IPv4 too, and takes only that on hosts without IPv6.
 ///
 /// # Errors
 /// Those of the operating system.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let any = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let open = |address| Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP));
+    let (socket, address) = match open(address) {
+        Err(_) if any => {
+            let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+            (open(address)?, address)
+        }
+        socket => (socket?, address),
+    };
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         socket.set_only_v6(false)?;
     }
@@ -136,7 +144,10 @@ fn unlink_stale(path: &Path, refused: impl Fn(io::Error) -> ListenError) -> Resu
         Ok(file) if !file.file_type().is_socket() => Err(ListenError::NotASocket(path.to_owned())),
         Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => Err(refused(io::ErrorKind::AddrInUse.into())),
-            Err(_) => std::fs::remove_file(path).map_err(refused),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(refused)
+            }
+            Err(error) => Err(refused(error)),
         },
     }
 }
@@ -174,4 +185,23 @@ pub(super) fn unix_connections(listener: UnixListener) -> impl Stream<Item = io:
 async fn rest(socket: &str, error: &io::Error) {
     tracing::warn!(socket, %error, "A connection could not be accepted.");
     tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_accepted_connection_does_not_wait_to_fill_its_packets() {
+        let listener = bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut connections = pin!(tcp_connections(listener));
+        let _client = TcpStream::connect(address).await.unwrap();
+        let accepted = connections.next().await.unwrap().unwrap();
+        assert!(accepted.nodelay().unwrap());
+    }
 }

@@ -12,7 +12,7 @@ use crate::block::Grid;
 use crate::feed::status::{Entry, State};
 use crate::hash::ContentHash;
 use crate::index::{Chain, RankMatch, RankUsage};
-use crate::worker::{RankId, Stamp};
+use crate::worker::RankId;
 
 /// What a query came to.
 #[derive(Debug)]
@@ -74,8 +74,10 @@ pub(super) const NOBODY: &str = "no worker of this model has this name";
 pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryError> {
     let asked = Asked::new(fleet, query)?;
     let grids = grids(fleet, query)?;
-    let candidates: Option<Vec<RankId>> =
-        asked.filtered.then(|| asked.entries.iter().map(|entry| entry.rank).collect());
+    // Listed ranks come back whatever they hold, and with it why: a match that an unknown group cut to nothing is not
+    // the same as nothing.
+    let everybody = asked.filtered || query.min_blocks == 0;
+    let candidates: Option<Vec<RankId>> = everybody.then(|| asked.entries.iter().map(|entry| entry.rank).collect());
 
     let mut found: Vec<(RankMatch, usize)> = Vec::new();
     let mut used = Vec::with_capacity(grids.len());
@@ -87,21 +89,26 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
         fleet.index.match_chain(query.model, *grid, chain, candidates.as_deref(), &mut out);
         found.extend(out.drain(..).map(|held| (held, i)));
     }
-    // A candidate may come back from every grid; what it holds is on its own.
-    found.sort_unstable_by_key(|(held, _)| (held.rank, Reverse(held.blocks)));
+    // A candidate comes back from every grid; what it holds is on its own.
+    found.sort_unstable_by_key(|(held, _)| (held.rank, Reverse(held.blocks), !held.cut_by_unknown_group));
     found.dedup_by_key(|(held, _)| held.rank);
 
     let mut ranks = Vec::with_capacity(asked.entries.len());
     for entry in asked.entries {
         let place = found.binary_search_by_key(&entry.rank, |(held, _)| held.rank);
-        let hit = place.ok().and_then(|place| found.get(place)).filter(|(held, _)| held.blocks > 0);
+        let hit = place.ok().and_then(|place| found.get(place)).copied();
         let matched = hit.map_or(0, |(held, _)| held.blocks);
         if matched < query.min_blocks && query.workers.is_empty() {
             continue;
         }
         let (held, grid) = match hit {
-            Some((held, i)) => (*held, used.get(*i).map(|(grid, _)| *grid)),
-            None => nothing(entry.rank, fleet.index.usage(entry.rank).unwrap_or_default()),
+            Some((held, i)) if held.blocks > 0 => (held, used.get(i).map(|(grid, _)| *grid)),
+            // On which grid a rank holds nothing, only the rank knows.
+            _ => {
+                let usage = fleet.index.usage(entry.rank).unwrap_or_default();
+                let cut = hit.filter(|(held, _)| held.cut_by_unknown_group);
+                (cut.map_or_else(|| nothing(entry.rank, &usage), |(held, _)| held), usage.grid)
+            }
         };
         let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);
         let feed = Some(Feed::of(&entry));
@@ -143,8 +150,8 @@ fn sizes(grids: &[Grid]) -> Vec<u32> {
 }
 
 /// A match of nothing, with what is known of the rank.
-fn nothing(rank: RankId, usage: RankUsage) -> (RankMatch, Option<Grid>) {
-    let held = RankMatch {
+fn nothing(rank: RankId, usage: &RankUsage) -> RankMatch {
+    RankMatch {
         rank,
         stamp: usage.stamp,
         blocks: 0,
@@ -153,8 +160,7 @@ fn nothing(rank: RankId, usage: RankUsage) -> (RankMatch, Option<Grid>) {
         held: usage.blocks,
         partial: usage.evicted > 0,
         cut_by_unknown_group: false,
-    };
-    (held, usage.grid)
+    }
 }
 
 // === impl Asked ===
@@ -207,8 +213,8 @@ fn models(fleet: &Fleet) -> Known {
 impl RankAnswer {
     fn nobody(name: &str) -> Self {
         let rank = RankId { slot: u32::MAX, generation: u32::MAX };
-        let (held, grid) = nothing(rank, RankUsage { stamp: Stamp::default(), ..RankUsage::default() });
-        Self { who: Who::Nobody(name.to_owned()), grid, asked: 0, held, feed: None }
+        let held = nothing(rank, &RankUsage::default());
+        Self { who: Who::Nobody(name.to_owned()), grid: None, asked: 0, held, feed: None }
     }
 
     /// `blocks` of this rank in tokens.

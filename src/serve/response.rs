@@ -141,7 +141,7 @@ pub(super) fn rank_report(report: RankReport) -> v1::RankReport {
     }
 }
 
-/// A report from a message: what [`rank_report`] was made of.
+/// A report from a message: what the server made it of.
 pub fn report_of(message: v1::RankReport) -> RankReport {
     let state = message.state();
     let who = message.worker_rank.unwrap_or_default();

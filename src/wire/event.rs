@@ -21,11 +21,32 @@ pub struct Batch {
     pub events: Vec<Event>,
     /// Events that could not, by [`EventError::index`].
     pub rejected: [u32; EventError::COUNT],
+    /// Whose events these are, where a message carries those of several (TensorRT-LLM's JSON, Dynamo): runs in
+    /// the order of the events, every event in one. Empty for an engine's own batch, which is all of one rank.
+    pub runs: Vec<Run>,
     pub(super) tokens: Vec<u8>,
     pub(super) hashes: Vec<EngineHash>,
     pub(super) contents: Vec<ContentHash>,
     pub(super) text: String,
     pub(super) keys: Vec<Vec<Item>>,
+    /// JSON, rewritten as msgpack.
+    pub(super) scratch: Vec<u8>,
+}
+
+/// Events of a message, one after another, that share a source.
+///
+/// Their ids follow one another: where an id is missing, a new run begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The worker, as Dynamo numbers them.
+    pub worker: Option<u64>,
+    /// The data-parallel rank.
+    pub rank: Option<u32>,
+    /// The source's own numbers of the first and the last message event of the run, also of one that was
+    /// rejected or meant nothing to an index. Dynamo before 0.9 gives several events one number.
+    pub ids: Option<(u64, u64)>,
+    /// Which of [`Batch::events`].
+    pub events: Range<usize>,
 }
 
 /// One engine event.
@@ -50,7 +71,7 @@ pub struct Stored {
     pub tokens: Span,
     /// Content hashes in place of tokens, see [`Batch::contents`] (feeds that hash for us).
     pub contents: Span,
-    /// Tokens a block as the event says, unchecked.
+    /// Tokens a block as the event says, unchecked; 0 where it does not say.
     pub block_size: u64,
     /// Tokens past each block that its hash covers: the tokens then number `blocks * block_size + lookahead`.
     pub lookahead: u32,
@@ -131,17 +152,21 @@ impl Batch {
         self.rank = None;
         self.events.clear();
         self.rejected = [0; EventError::COUNT];
+        self.runs.clear();
         self.tokens.clear();
         self.hashes.clear();
         self.contents.clear();
         self.text.clear();
         self.keys.clear();
+        self.scratch.clear();
         self.tokens.shrink_to(KEEP);
         self.hashes.shrink_to(KEEP / size_of::<EngineHash>());
         self.contents.shrink_to(KEEP / size_of::<ContentHash>());
         self.text.shrink_to(KEEP);
         self.keys.shrink_to(KEEP / size_of::<Vec<Item>>());
         self.events.shrink_to(KEEP / size_of::<Event>());
+        self.runs.shrink_to(KEEP / size_of::<Run>());
+        self.scratch.shrink_to(KEEP);
     }
 
     /// The engine hashes of an event.
@@ -178,6 +203,8 @@ impl Batch {
             + self.text.capacity()
             + self.keys.capacity() * size_of::<Vec<Item>>()
             + self.events.capacity() * size_of::<Event>()
+            + self.runs.capacity() * size_of::<Run>()
+            + self.scratch.capacity()
     }
 
     /// How many events could not be decoded.

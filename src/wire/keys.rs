@@ -29,12 +29,14 @@ pub(super) fn read(cursor: &mut Cursor<'_>, form: Form, start: usize, batch: &mu
         _ => return Err(EventError::BadField.into()),
     };
     for block in 0..blocks {
-        let items = match (form, cursor.head()?) {
-            (_, Head::Nil) => continue,
-            (Form::Items, Head::Array(n)) => items(cursor, n, MAX_DEPTH)?,
-            (Form::TaggedMaps, Head::Array(n)) => tagged_maps(cursor, n)?,
-            (Form::Objects, Head::Map(n)) => objects(cursor, n)?,
-            _ => return Err(EventError::BadField.into()),
+        let items = match form {
+            Form::Items => match cursor.head()? {
+                Head::Nil => continue,
+                Head::Array(n) => items(cursor, n, MAX_DEPTH)?,
+                _ => return Err(EventError::BadField.into()),
+            },
+            Form::TaggedMaps => tagged_maps(cursor)?,
+            Form::Objects => objects(cursor)?,
         };
         batch.add_keys(start, block, items);
     }
@@ -63,8 +65,14 @@ fn item(cursor: &mut Cursor<'_>, depth: usize) -> Result<Item, Fault> {
     })
 }
 
-fn tagged_maps(cursor: &mut Cursor<'_>, n: usize) -> Result<Vec<Item>, Fault> {
+/// One block's `mm_keys`, nil for none.
+pub(super) fn tagged_maps(cursor: &mut Cursor<'_>) -> Result<Vec<Item>, Fault> {
     let mut items = Vec::new();
+    let n = match cursor.head()? {
+        Head::Nil => 0,
+        Head::Array(n) => n,
+        _ => return Err(EventError::BadField.into()),
+    };
     for _ in 0..n {
         let Head::Map(pairs) = cursor.head()? else { return Err(EventError::BadField.into()) };
         let (mut hash, mut offset) = (None, None);
@@ -84,8 +92,13 @@ fn tagged_maps(cursor: &mut Cursor<'_>, n: usize) -> Result<Vec<Item>, Fault> {
     Ok(items)
 }
 
-fn objects(cursor: &mut Cursor<'_>, pairs: usize) -> Result<Vec<Item>, Fault> {
+fn objects(cursor: &mut Cursor<'_>) -> Result<Vec<Item>, Fault> {
     let mut items = Vec::new();
+    let pairs = match cursor.head()? {
+        Head::Nil => 0,
+        Head::Map(pairs) => pairs,
+        _ => return Err(EventError::BadField.into()),
+    };
     for _ in 0..pairs {
         match (cursor.head()?, cursor.peek()?) {
             (Head::Text(b"mm_objects"), Head::Array(n)) => {

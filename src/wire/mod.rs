@@ -3,6 +3,7 @@
 //! ```text
 //! frames  [topic][sequence][payload]  --frames::live-->  (sequence, payload)
 //! payload msgpack, or JSON            --decode------->   Batch { events, rejected }
+//! payload of Dynamo's event plane     --dynamo::decode->  Batch { events, rejected, runs }
 //! ```
 //!
 //! Everything here meets bytes that anyone may have sent. So: nothing is allocated because a length was
@@ -16,17 +17,21 @@
 //! hashes, 64 for extra keys, and [`MAX_PAYLOAD`] bounds the length.
 
 mod arena;
+mod draft;
+pub mod dynamo;
 mod error;
 mod event;
 pub mod frames;
 mod hashes;
+mod json;
 mod keys;
 mod kv;
 pub mod msgpack;
 mod tokens;
+mod trtllm;
 
 pub use error::{EventError, MessageError};
-pub use event::{Batch, Event, Kind, Medium, Removed, Span, Stored, Text};
+pub use event::{Batch, Event, Kind, Medium, Removed, Run, Span, Stored, Text};
 
 /// The longest payload that is decoded, in bytes. A batch of a million one-token pages is about 45 MB.
 pub const MAX_PAYLOAD: usize = 64 << 20;
@@ -56,7 +61,8 @@ pub fn decode(dialect: Dialect, payload: &[u8], batch: &mut Batch) -> Result<(),
         return Err(MessageError::TooLarge { got: payload.len(), max: MAX_PAYLOAD });
     }
     let decoded = match dialect {
-        Dialect::Auto | Dialect::Vllm | Dialect::Sglang | Dialect::Trtllm => kv::decode(payload, batch),
+        Dialect::Auto | Dialect::Trtllm if json::looks_like(payload) => trtllm::decode(payload, batch),
+        _ => kv::decode(payload, batch),
     };
     if decoded.is_err() {
         batch.clear();

@@ -124,6 +124,24 @@ impl<'a> Cursor<'a> {
         ahead.head()
     }
 
+    /// Looks for the value under `key` in a map whose head was read and which holds `pairs` pairs, without
+    /// moving.
+    ///
+    /// # Errors
+    /// As [`Cursor::head`].
+    pub fn find(&self, pairs: usize, key: &[u8]) -> Result<Option<Head<'a>>, MessageError> {
+        let mut ahead = *self;
+        for _ in 0..pairs {
+            let found = ahead.peek()? == Head::Text(key);
+            ahead.skip()?;
+            if found {
+                return ahead.head().map(Some);
+            }
+            ahead.skip()?;
+        }
+        Ok(None)
+    }
+
     /// Reads over one value, whatever is in it.
     ///
     /// Depth costs nothing here: what is counted is values still to come, not levels.

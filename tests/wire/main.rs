@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod captures;
 #[cfg(test)]
+mod dynamo;
+#[cfg(test)]
 mod malformed;
 #[cfg(test)]
 mod mutations;
@@ -13,3 +15,5 @@ mod replays;
 mod shapes;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod trtllm;

@@ -47,10 +47,13 @@ pub fn frames(value: &Value) -> Vec<Vec<u8>> {
     value.as_array().unwrap().iter().map(|frame| hex(frame.as_str().unwrap())).collect()
 }
 
-/// The payload of every captured message of every release, with its name.
+/// The two publishers that speak of TensorRT-LLM in vLLM's way.
+pub const TRTLLM: [&str; 2] = ["trtllm-native-zmq-main", "trtllm-dynamo-zmq-1.6.1"];
+
+/// The payload of every captured ZMQ message of every release, with its name.
 pub fn payloads() -> Vec<(String, Vec<u8>)> {
     let mut payloads = Vec::new();
-    for engine in ENGINES {
+    for engine in ENGINES.into_iter().chain(TRTLLM) {
         for line in lines(engine) {
             let payload = frames(&line["frames_hex"]).pop().unwrap();
             payloads.push((format!("{engine} {}", text(&line, "name")), payload));

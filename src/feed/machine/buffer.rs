@@ -66,10 +66,6 @@ impl<P> Buffer<P> {
         self.messages.get(at).map(|message| message.digest)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-    }
-
     /// Drops everything and gives the memory back: most of the time nothing waits.
     pub(super) fn clear(&mut self) {
         self.messages = VecDeque::new();
@@ -99,7 +95,7 @@ mod tests {
         assert_eq!(buffer.digest(5), Some(Digest(5)));
         assert_eq!(buffer.digest(4), None);
         buffer.pop();
-        assert!(buffer.is_empty());
+        assert!(buffer.front().is_none());
         assert_eq!(buffer.bytes, 0);
     }
 }

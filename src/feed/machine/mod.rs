@@ -50,13 +50,11 @@ use self::buffer::Buffer;
 use self::history::{History, Place, Seen};
 use self::recovery::Recovery;
 use super::status::State;
+use crate::wire::frames::END_OF_REPLAY;
 
 pub use self::buffer::Limits;
 pub use self::nouns::{Cause, Command, Counters, Digest, Failure, Input, Message, Outcome, Timer, Why};
 pub use self::recovery::{MAX_ROUNDS, MAX_VAIN};
-
-/// The sequence number that marks the end of a replay: −1, unsigned. No live message has it.
-pub const END_OF_REPLAY: u64 = u64::MAX;
 
 /// One feed.
 #[derive(Debug)]
@@ -74,6 +72,8 @@ pub struct Machine<P> {
     recovery: Option<Recovery>,
     /// Rebuilds in a row that did not heal.
     rebuilds: u32,
+    /// Restarts in a row that were not recovered from.
+    restarts: u32,
     counters: Counters,
     reported: (State, Why),
 }
@@ -114,6 +114,7 @@ impl<P> Machine<P> {
             loss_noted: false,
             recovery: None,
             rebuilds: 0,
+            restarts: 0,
             counters: Counters::default(),
             reported: (State::Connecting, Why::NeverConnected),
         }
@@ -316,10 +317,7 @@ impl<P> Machine<P> {
             return self.apply(message, Why::NoReplayEndpoint, out);
         }
         self.wait(message);
-        match self.recovery.take() {
-            None => self.recover(Why::Restarted, out),
-            Some(recovery) => self.recover_again(recovery.restarted(), out),
-        }
+        self.recover_restart(out);
     }
 
     /// Whether a live message below the last one, of which nothing more is known, may be one that a replay

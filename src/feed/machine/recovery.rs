@@ -5,7 +5,8 @@
 
 use super::history::{Place, Seen};
 use super::nouns::{Cause, Command, Digest, Failure, Message, Outcome, Timer, Why};
-use super::{END_OF_REPLAY, Join, Machine, Out};
+use super::{Join, Machine, Out};
+use crate::wire::frames::END_OF_REPLAY;
 
 /// How many replays one recovery may ask for.
 pub const MAX_ROUNDS: u32 = 32;
@@ -49,21 +50,32 @@ impl Recovery {
     pub(super) fn occasion(&self) -> Why {
         self.occasion
     }
-
-    /// The engine restarted in the middle of it. Without progress, so that a publisher that always runs
-    /// backwards is asked more and more slowly, and in the end not at all.
-    pub(super) fn restarted(self) -> Self {
-        Self { occasion: Why::Restarted, vain: self.vain + 1, stuck: None, ..self }
-    }
 }
 
 // === impl Machine ===
 
 impl<P> Machine<P> {
     pub(super) fn recover(&mut self, occasion: Why, out: &mut Out<P>) {
+        self.recover_from(occasion, 0, out);
+    }
+
+    fn recover_from(&mut self, occasion: Why, vain: u32, out: &mut Out<P>) {
         out.push_back(Command::Disarm(Timer::Rebuild));
         out.push_back(Command::Arm(Timer::Recovery, 0));
-        self.ask(Recovery { occasion, rounds: 0, vain: 0, stuck: None, failed: false, round: Round::default() }, out);
+        self.ask(Recovery { occasion, rounds: 0, vain, stuck: None, failed: false, round: Round::default() }, out);
+    }
+
+    /// The engine restarted, once more. A publisher that always runs backwards is asked ever more slowly.
+    pub(super) fn recover_restart(&mut self, out: &mut Out<P>) {
+        let vain = self.restarts.min(MAX_VAIN);
+        self.restarts = self.restarts.saturating_add(1);
+        match self.recovery.take() {
+            None => self.recover_from(Why::Restarted, vain, out),
+            Some(recovery) => {
+                let vain = recovery.vain + 1;
+                self.recover_again(Recovery { occasion: Why::Restarted, vain, stuck: None, ..recovery }, out);
+            }
+        }
     }
 
     /// Asks once more, unless that was done often enough.
@@ -259,6 +271,7 @@ impl<P> Machine<P> {
 
     fn finish(&mut self, out: &mut Out<P>) {
         self.end_recovery(out);
+        self.restarts = 0;
         if self.history.flaw().is_none() {
             self.rebuilds = 0;
         }

@@ -81,7 +81,7 @@ async fn listen(options: &SubOptions, presence: &Presence) -> Result<Listener, F
 
 impl Peers {
     fn admit(&mut self, stream: Stream) {
-        if self.places.len() >= self.options.max_peers && !self.make_room() {
+        if self.places.len() >= self.options.max_peers.max(1) && !self.make_room() {
             self.presence.queue().rejected(Fault::Crowded.reason());
             return;
         }

@@ -21,8 +21,8 @@ pub enum Transport {
     /// Our own capped reader.
     #[default]
     Own,
-    /// The `zeromq` crate, supervised. It has no caps and no heartbeats, so it connects to local peers only; a
-    /// bound link is our own's whatever is asked for.
+    /// The `zeromq` crate, supervised. It has no caps and no heartbeats (a publisher that asks for them loses the
+    /// link each time), so it connects to local peers only; a bound link is our own's whatever is asked for.
     Zeromq,
 }
 
@@ -43,8 +43,8 @@ pub struct SubOptions {
     pub queue: QueueLimits,
     /// Deadlines and waits.
     pub timing: Timing,
-    /// Peers of a bound link. When one more comes, whoever had least to say makes room; publishers that have sent
-    /// a message do not.
+    /// Peers of a bound link, at least 1. When one more comes, whoever had least to say makes room; publishers that
+    /// have sent a message do not. Each may hold one unfinished message of [`Limits::message_bytes`].
     pub max_peers: usize,
 }
 

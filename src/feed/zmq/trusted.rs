@@ -55,6 +55,7 @@ async fn receive(
             biased;
             received = socket.recv() => match received {
                 Ok(message) => take(message, options.limits, publisher),
+                Err(ZmqError::Network(error)) => return Fault::Broken(error),
                 Err(error) => return fault(error),
             },
             // The messages before a disconnection have come before this.

@@ -12,11 +12,16 @@
 mod engines;
 mod report;
 mod scene;
+mod tap;
+
+use std::io::{self, Write};
+use std::time::Duration;
 
 use tonic::transport::Channel;
 
 use self::engines::{Played, Simulated};
-use super::Failure;
+use self::tap::Tap;
+use super::{Failure, Outcome};
 use crate::proto::v1::query_service_client::QueryServiceClient;
 use crate::sim::encode::Dialect;
 
@@ -24,6 +29,50 @@ pub use report::{Answer, Report};
 
 /// The model that all three engines serve.
 pub const MODEL: &str = "demo-model";
+
+/// All of it takes a second or two; longer means that something hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The arguments of `kvtap demo`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Plays the demo and prints what came of it.
+///
+/// # Errors
+/// [`Failure::Failed`] where an answer differs from an engine's own number, or where the demo could not be played.
+pub async fn run(args: Args) -> Outcome {
+    let report = match tokio::time::timeout(PATIENCE, play()).await {
+        Ok(played) => played?,
+        Err(_) => return Err(Failure::Failed(format!("the demo was not over after {} s", PATIENCE.as_secs()))),
+    };
+    let mut out = io::stdout().lock();
+    match args.json {
+        true => report.json(&mut out)?,
+        false => report.table(&mut out)?,
+    }
+    out.flush()?;
+    match report.differing() {
+        0 => Ok(()),
+        n => Err(Failure::Failed(format!("{n} answers differ from the engine's own number"))),
+    }
+}
+
+/// Plays the demo against a kvtap in this process.
+///
+/// # Errors
+/// [`Failure::Failed`] with what could not be done.
+pub async fn play() -> Result<Report, Failure> {
+    let demo = Demo::start().await?;
+    let tap = Tap::start(&demo.feeds())?;
+    let report = demo.play(tap.client().await?, tap.address()).await?;
+    tap.stop().await?;
+    Ok(report)
+}
 
 /// The three engines, publishing.
 #[derive(Debug)]

@@ -35,6 +35,8 @@ pub enum Command {
     Match(match_::Args),
     /// List a server's workers, their feeds and what they hold.
     Workers(workers::Args),
+    /// Show it all at work: three engines, one kvtap, real sockets, in this process.
+    Demo(demo::Args),
     /// Run simulated engines on real sockets.
     Sim(sim::Args),
 }
@@ -77,6 +79,7 @@ fn run(cli: Cli) -> Outcome {
         match cli.command {
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
+            Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,
         }
     })

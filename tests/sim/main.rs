@@ -4,6 +4,7 @@
 
 mod captured;
 mod cli;
+mod demo;
 mod encode;
 mod engine;
 mod load;

@@ -4,9 +4,11 @@
 //! clear line about a failure to standard error. Exit codes: 0, 1 failed, 64 bad usage or configuration.
 
 mod client;
+pub mod demo;
 pub mod match_;
 mod match_output;
 pub mod serve;
+pub mod sim;
 mod table;
 mod tokens;
 pub mod workers;
@@ -38,6 +40,10 @@ pub enum Command {
     Match(match_::Args),
     /// List a server's workers, their feeds and what they hold.
     Workers(workers::Args),
+    /// Show it all at work: three engines, one kvtap, real sockets, in this process.
+    Demo(demo::Args),
+    /// Run simulated engines on real sockets.
+    Sim(sim::Args),
 }
 
 /// How a command ends.
@@ -81,6 +87,8 @@ fn run(cli: Cli) -> Outcome {
             Command::Serve(args) => serve::run(args).await,
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
+            Command::Demo(args) => demo::run(args).await,
+            Command::Sim(args) => sim::run(args).await,
         }
     })
 }

@@ -285,12 +285,11 @@ impl World {
         let Some(last) = self.applied.last() else { return };
         let begin = self.applied.iter().rposition(|truth| truth.clears).unwrap_or(0);
         let held = &self.applied[begin..];
-        let mut expected = held[0].sequence;
-        assert!(expected == 0 || held[0].clears, "live, though nothing before {expected} was applied");
-        for truth in held {
+        let first = held[0].sequence;
+        assert!(first == 0 || held[0].clears, "live, though nothing before {first} was applied");
+        for (expected, truth) in (first..).zip(held) {
             assert_eq!(truth.life, last.life, "live with messages of two lives: {held:?}");
             assert_eq!(truth.sequence, expected, "live with a hole");
-            expected += 1;
         }
         if self.link.is_empty() && self.up && self.newest.is_some_and(|newest| newest.life == self.life) {
             assert_eq!(last.life, self.life, "all was heard, and live on a dead engine's messages");

@@ -414,3 +414,6 @@ fn backoff(first: Duration, longest: Duration, attempt: u32) -> Duration {
     let wait = first.saturating_mul(1 << attempt.min(16)).min(longest);
     wait.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,7 +118,7 @@ impl Profile {
             10 => names().prop_map(|(tier, group, picks)| Op::Remove { tier, group, picks }),
             8 => prop::collection::vec(pick(), 1..5)
                 .prop_map(|picks| Op::Remove { tier: Tier::Device, group: 0, picks }),
-            1 => prop_oneof![1 => Just(Op::Clear), 1 => Just(Op::Reset), 2 => Just(Op::Grid { size: 2 })],
+            1 => prop_oneof![3 => Just(Op::Clear), 1 => Just(Op::Reset), 8 => Just(Op::Grid { size: 2 })],
         ]
     }
 }

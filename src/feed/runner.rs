@@ -259,6 +259,7 @@ impl<S: Source> Runner<S> {
                 self.normalizer.reset(stamp)?;
                 self.tally.stamp = stamp;
                 self.tally.degraded = None;
+                self.tally.conflict = None;
                 if self.may_tell() {
                     let (feed, cause) = (&self.entry.identity, cause.name());
                     tracing::info!(%feed, epoch, cause, "The blocks of the epoch before are dropped.");
@@ -322,6 +323,7 @@ impl<S: Source> Runner<S> {
         self.tally.stamp = stamp;
         self.tally.events += applied.events;
         self.tally.degraded = applied.degraded.or(self.tally.degraded);
+        self.tally.conflict = self.normalizer.conflict();
         if applied.cleared {
             self.machine.handle(Input::Cleared(stamp), &mut self.commands);
         }

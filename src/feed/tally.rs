@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::machine::{Cause, Counters, Outcome, Why};
 use super::status::{Entry, State, Status};
+use crate::block::Grid;
 use crate::worker::Stamp;
 
 /// The runner's own numbers.
@@ -27,6 +28,8 @@ pub(super) struct Tally {
     pub(super) dropped: BTreeMap<&'static str, u64>,
     /// Why this engine's events cannot be exact.
     pub(super) degraded: Option<&'static str>,
+    /// The grid of this worker's blocks, and another one that was refused.
+    pub(super) conflict: Option<(Grid, Grid)>,
 }
 
 // === impl Tally ===
@@ -45,6 +48,7 @@ impl Default for Tally {
             events: 0,
             dropped: BTreeMap::new(),
             degraded: None,
+            conflict: None,
         }
     }
 }
@@ -63,6 +67,9 @@ impl Tally {
             ((State::Live, _), 1, _) => (State::Incomplete, "1 block waits for its parent".to_owned()),
             ((State::Live, _), 2.., _) => (State::Incomplete, format!("{orphans} blocks wait for their parents")),
             ((State::Live, _), 0, Some(reason)) => (State::Degraded, reason.to_owned()),
+            ((State::Live, _), 0, None) if let Some((have, got)) = self.conflict => {
+                (State::Degraded, format!("blocks of {got} tokens are refused, for this worker's have {have}"))
+            }
             ((State::Connecting, why), _, _) => match &self.fault {
                 Some(fault) if !self.connected => (State::Connecting, format!("{why}: {fault}")),
                 _ => (State::Connecting, why.to_string()),

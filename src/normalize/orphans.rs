@@ -129,7 +129,7 @@ impl Orphans {
     pub(super) fn remove(&mut self, tier: Tier, group: Group, hash: EngineHash) -> bool {
         let Some(numbers) = self.names.get(&hash) else { return false };
         let mut done = None;
-        for number in numbers.iter().rev() {
+        for number in numbers {
             let Some(orphan) = self.by_number.get_mut(number) else { continue };
             let copies = orphan.hashes.iter().filter(|h| **h == hash).count();
             let gone = orphan.removed.iter().filter(|h| **h == hash).count();

@@ -184,9 +184,14 @@ impl Reader {
     /// Places one run; returns the names under which others may be waiting.
     fn place_one(&mut self, tx: &mut Tx<'_>, run: Run<'_>) -> Vec<EngineHash> {
         if let Err(have) = self.accept_grid(tx, run.grid) {
-            self.conflict = Some((have, run.grid));
-            let partial =
-                run.grid.lookahead == have.lookahead && run.grid.size() < have.size() && run.hashes.len() == 1;
+            let partial = self.grid == Some(have)
+                && run.grid.lookahead == have.lookahead
+                && run.grid.size() < have.size()
+                && run.hashes.len() == 1;
+            // What another cache keeps beside the engine (LMCache's chunks) has a size of its own.
+            if !partial && run.tier == Tier::Device {
+                self.conflict = Some((have, run.grid));
+            }
             self.refuse(&run, if partial { Reason::PartialBlock } else { Reason::BlockSizeConflict });
             return Vec::new();
         }

@@ -147,7 +147,6 @@ impl Normalizer {
         let reader = &mut self.reader;
         reader.forget_blocks();
         reader.grid = None;
-        reader.conflict = None;
         reader.groups.clear();
         reader.naming = Naming::Unknown;
         reader.prefix_group = None;
@@ -182,6 +181,7 @@ impl Reader {
 
     pub(super) fn forget_blocks(&mut self) {
         self.orphans.clear();
+        self.conflict = None;
         self.announced = None;
         if let Naming::Unchained(suspicion) = &mut self.naming {
             suspicion.clear();

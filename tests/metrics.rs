@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kvtap::admin::{Fleet, Metrics, RequestMetrics, Rpc};
+use kvtap::feed::drops;
 use kvtap::feed::status::{Board, Entry};
 use kvtap::index::{Index, Limits};
 use kvtap::worker::{Identity, RankId};
@@ -115,5 +116,16 @@ fn a_request_is_counted_under_its_call_and_its_outcome() {
         r#"kvtap_match_best_blocks_total 9"#,
     ] {
         assert!(text.lines().any(|have| have == line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn every_reason_to_drop_is_exported_at_0_from_the_beginning_and_documented() {
+    let text = Metrics::new(&fleet(), &RequestMetrics::new()).encode().unwrap();
+    let page = include_str!("../docs/metrics.md");
+    for word in drops::WORDS {
+        let line = text.lines().find(|line| line.contains(&format!("reason=\"{word}\"")));
+        assert!(line.is_some_and(|line| line.ends_with(" 0")), "{word}: {line:?}");
+        assert!(page.contains(&format!("| `{word}` |")), "{word} is not documented");
     }
 }

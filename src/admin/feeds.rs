@@ -12,6 +12,8 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Unit;
 
 use super::report::{Fleet, RankReport};
+use crate::feed::drops;
+use crate::feed::machine::{Cause, Outcome};
 use crate::feed::status::State;
 
 /// Exports what [`Fleet::reports`] says.
@@ -40,27 +42,6 @@ struct Split {
 
 const STATES: [State; 6] =
     [State::Connecting, State::Replaying, State::Live, State::Incomplete, State::Degraded, State::Gone];
-
-const REPLAYS: [&str; 5] = ["complete", "short", "empty", "timeout", "failed"];
-
-const RESETS: [&str; 4] = ["sequence_lower", "digest_differs", "replay_empty", "grace_expired"];
-
-/// What decoders refuse messages and events for. Reasons of other rooms appear once they have happened.
-const DROPPED: [&str; 13] = [
-    "frame_count",
-    "sequence_length",
-    "truncated",
-    "not_a_batch",
-    "too_deep",
-    "too_large",
-    "not_an_event",
-    "unknown_tag",
-    "missing_field",
-    "bad_hash",
-    "bad_token",
-    "bad_block_size",
-    "bad_field",
-];
 
 const FIGURES: [Figure; 18] = [
     gauge("kvtap_feed_connected", None, "1 while the feed's socket is connected", |r| {
@@ -112,21 +93,21 @@ const SPLITS: [Split; 3] = [
         name: "kvtap_feed_replays",
         help: "Replays that ended, by outcome",
         label: "outcome",
-        known: &REPLAYS,
+        known: &Outcome::WORDS,
         counts: |r| &r.replay_outcomes,
     },
     Split {
         name: "kvtap_feed_resets",
         help: "New epochs and withdrawals, by cause",
         label: "cause",
-        known: &RESETS,
+        known: &Cause::WORDS,
         counts: |r| &r.resets,
     },
     Split {
         name: "kvtap_feed_dropped",
         help: "Messages, events and blocks that were dropped, by reason",
         label: "reason",
-        known: &DROPPED,
+        known: &drops::WORDS,
         counts: |r| &r.dropped,
     },
 ];
@@ -230,24 +211,4 @@ fn encode_tiers(encoder: &mut DescriptorEncoder<'_>, ranks: &[(String, RankRepor
 
 fn labels<'a>(number: &'a str, report: &'a RankReport) -> Labels<'a> {
     [("worker", &report.worker), ("rank", number), ("model", &report.model)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::{EventError, MessageError};
-
-    #[test]
-    fn every_reason_of_the_decoders_is_exported_from_the_beginning() {
-        let messages = [
-            MessageError::FrameCount { got: 0 },
-            MessageError::SequenceLength { got: 0 },
-            MessageError::Truncated,
-            MessageError::NotABatch { what: "" },
-            MessageError::TooDeep { max: 0 },
-            MessageError::TooLarge { got: 0, max: 0 },
-        ];
-        let reasons = messages.iter().map(MessageError::reason).chain(EventError::ALL.map(EventError::reason));
-        assert_eq!(reasons.collect::<Vec<_>>(), DROPPED);
-    }
 }

@@ -19,6 +19,7 @@
 //! - A message that could not be read leaves the feed incomplete: what it stored or removed is not known.
 //! - A feed that was stopped has left board and index, and nothing of it can come back: the index refuses its writer.
 
+pub mod drops;
 pub mod machine;
 pub mod runner;
 pub mod source;

@@ -232,6 +232,17 @@ impl Cause {
         Self::GraceExpired,
     ];
 
+    /// The word of each, in the same order.
+    pub const WORDS: [&'static str; 6] = {
+        let mut words = [""; 6];
+        let mut i = 0;
+        while i < 6 {
+            words[i] = Self::ALL[i].name();
+            i += 1;
+        }
+        words
+    };
+
     /// A dense number.
     pub const fn index(self) -> usize {
         self as usize
@@ -255,6 +266,17 @@ impl Cause {
 impl Outcome {
     /// Every outcome, in the order of [`Outcome::index`].
     pub const ALL: [Self; 5] = [Self::Complete, Self::Short, Self::Empty, Self::Timeout, Self::Failed];
+
+    /// The word of each, in the same order.
+    pub const WORDS: [&'static str; 5] = {
+        let mut words = [""; 5];
+        let mut i = 0;
+        while i < 5 {
+            words[i] = Self::ALL[i].name();
+            i += 1;
+        }
+        words
+    };
 
     /// A dense number.
     pub const fn index(self) -> usize {

@@ -79,6 +79,9 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
     let everybody = asked.filtered || query.min_blocks == 0;
     let candidates: Option<Vec<RankId>> = everybody.then(|| asked.entries.iter().map(|entry| entry.rank).collect());
 
+    // A feed is as good as its state before the match and after it, whichever is worse: what was matched while it was
+    // not live must not be called live because it has recovered since.
+    let before: Vec<_> = asked.entries.iter().map(|entry| Feed::doubt(entry)).collect();
     let mut found: Vec<(RankMatch, usize)> = Vec::new();
     let mut used = Vec::with_capacity(grids.len());
     let mut contents = Vec::new();
@@ -94,7 +97,7 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
     found.dedup_by_key(|(held, _)| held.rank);
 
     let mut ranks = Vec::with_capacity(asked.entries.len());
-    for entry in asked.entries {
+    for (entry, doubt) in asked.entries.into_iter().zip(before) {
         let place = found.binary_search_by_key(&entry.rank, |(held, _)| held.rank);
         let hit = place.ok().and_then(|place| found.get(place)).copied();
         let matched = hit.map_or(0, |(held, _)| held.blocks);
@@ -111,7 +114,7 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
             }
         };
         let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);
-        let feed = Some(Feed::of(&entry));
+        let feed = Some(Feed::of(&entry, doubt));
         ranks.push(RankAnswer { who: Who::Rank(entry), grid, asked, held, feed });
     }
     ranks.extend(asked.nobody.into_iter().map(RankAnswer::nobody));
@@ -235,9 +238,20 @@ impl RankAnswer {
 // === impl Feed ===
 
 impl Feed {
-    fn of(entry: &Entry) -> Self {
+    /// Why the feed is not to be trusted now; `None` while it is live.
+    fn doubt(entry: &Entry) -> Option<(State, String)> {
         let status = entry.status();
-        Self { state: status.state, why: status.why.clone(), last_heard: status.last_heard }
+        (status.state != State::Live).then(|| (status.state, status.why.clone()))
+    }
+
+    /// How far a match is to be trusted that began when the feed was in `doubt`.
+    fn of(entry: &Entry, doubt: Option<(State, String)>) -> Self {
+        let status = entry.status();
+        let (state, why) = match doubt {
+            Some(doubt) if status.state == State::Live => doubt,
+            _ => (status.state, status.why.clone()),
+        };
+        Self { state, why, last_heard: status.last_heard }
     }
 }
 

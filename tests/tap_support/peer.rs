@@ -59,6 +59,26 @@ impl Peer {
         self.ask(&query.to_string()).await
     }
 
+    /// Asks many queries at once; the answers in their order.
+    pub async fn ask_all(&mut self, queries: impl Iterator<Item = Value>) -> Vec<Value> {
+        let queries: Vec<String> = queries.map(|query| format!("{query}\n")).collect();
+        let (input, output) = (&mut self.input, &mut self.output);
+        let write = async {
+            for query in &queries {
+                input.write_all(query.as_bytes()).await.expect("the peer listens");
+            }
+        };
+        let read = async {
+            let mut answers = Vec::with_capacity(queries.len());
+            for _ in &queries {
+                let line = timeout(PATIENCE, output.next_line()).await.expect("an answer").expect("its output");
+                answers.push(serde_json::from_str(&line.expect("the peer lives")).expect("a line of JSON"));
+            }
+            answers
+        };
+        tokio::join!(write, read).1
+    }
+
     /// Ends it without a goodbye.
     pub async fn kill(mut self) {
         self.child.kill().await.expect("the peer can be killed");

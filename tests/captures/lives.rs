@@ -44,6 +44,11 @@ pub fn lives(lines: &[Value]) -> Vec<Life> {
     lives
 }
 
+/// All lines as one life.
+pub fn one_life(lines: &[Value]) -> Life {
+    Life { shape: Shape::new(), lines: (0..lines.len()).collect() }
+}
+
 fn shape(line: &Value) -> Shape {
     let mut shape = Shape::new();
     for event in line["expect"]["events"].as_array().unwrap() {

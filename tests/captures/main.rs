@@ -5,6 +5,7 @@
 
 mod lives;
 mod oracle;
+mod refused;
 #[path = "../tap_support/mod.rs"]
 mod tap_support;
 
@@ -13,13 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvtap::block::Grid;
 use serde_json::{Value, json};
 
+use lives::Life;
 use oracle::{Oracle, Prompt};
+use refused::*;
 use tap_support::kvtap::Kvtap;
 use tap_support::peer::Peer;
 use tap_support::{capture, eventually, only, router};
-
-/// What is refused, or says nothing: the line, the reason, how many blocks or events.
-type Refusal = (&'static str, &'static str, u64);
 
 /// Whether a capture's own engine names a page by its tokens alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,12 +39,13 @@ struct Tap {
 // === impl Tap ===
 
 impl Tap {
-    async fn start(name: &str) -> Self {
+    async fn start(name: &str, promised: Option<u64>) -> Self {
         let mut engine = capture(&format!("wire/{name}.jsonl"), &[]).await;
         let ports = engine.line().await;
         let word = name.split('-').next().unwrap();
+        let promised = promised.map(|size| format!("block_size: {size}, ")).unwrap_or_default();
         let settings = format!(
-            "feeds:\n  - {{ worker: pod-a, model: m, engine: {word},\n      \
+            "feeds:\n  - {{ worker: pod-a, model: m, engine: {word}, {promised}\n      \
              endpoint: \"tcp://127.0.0.1:{}\", replay: \"tcp://127.0.0.1:{}\" }}\n",
             ports["pub"], ports["replay"]
         );
@@ -83,19 +84,25 @@ impl Tap {
 
 /// Follows a capture, life by life, and compares after each message.
 async fn follow(name: &str, naming: Naming, refusals: &[&[Refusal]]) {
+    let lives = lives::lives(&lives::lines(name));
+    follow_as(name, naming, &lives, None, refusals).await;
+}
+
+/// Follows the lives of a capture, of an engine whose block size may be promised.
+async fn follow_as(name: &str, naming: Naming, lives: &[Life], promised: Option<u64>, refusals: &[&[Refusal]]) {
     let mut refusals: Vec<Refusal> = refusals.concat();
     refusals.sort();
     let lines = lives::lines(name);
-    let mut tap = Tap::start(name).await;
+    let mut tap = Tap::start(name, promised).await;
     let mut refused: Vec<(String, &str, u64)> = Vec::new();
     let mut former = BTreeSet::new();
-    for (life, epoch) in lives::lives(&lines).iter().zip(1..) {
+    for (life, epoch) in lives.iter().zip(1..) {
         // Values that were made up carry names that were made up too, which no engine's hash function gives.
         let own = |line: &usize| lines[*line]["source"] == "engine" && has_store(&lines[*line]);
         let unchained = naming == Naming::Unchained && life.lines.iter().any(own);
         let numbers: Vec<String> = life.lines.iter().map(usize::to_string).collect();
         tap.engine.ask(&format!("life {}", numbers.join(" "))).await;
-        let mut oracle = Oracle::new(unchained);
+        let mut oracle = Oracle::new(unchained, promised);
         for (number, line) in life.lines.iter().enumerate() {
             let line = &lines[*line];
             let context = format!("{name} {}", line["name"].as_str().unwrap());
@@ -171,54 +178,6 @@ fn neighbours(chain: &Prompt, grid: Grid) -> Vec<Prompt> {
     all
 }
 
-/// A batch names another rank than its socket has: applied all the same.
-const SGLANG_RANKS: &[Refusal] = &[
-    ("dp_rank_1_connect_mode", "rank_conflict", 1),
-    ("dp_rank_2_connect_mode", "rank_conflict", 1),
-    ("dp_rank_bind_wildcard", "rank_conflict", 1),
-    ("synthetic_dp_rank_caller", "rank_conflict", 1),
-];
-const VLLM_RANKS: &[Refusal] = &[
-    ("dp_rank_1_connect_mode", "rank_conflict", 1),
-    ("dp_rank_3_connect_mode", "rank_conflict", 1),
-    ("dp_rank_bind_wildcard", "rank_conflict", 1),
-    ("synthetic_dp_rank_300", "rank_conflict", 1),
-    ("synthetic_dp_rank_set_by_caller_7", "rank_conflict", 1),
-];
-/// Two blocks are stored, a clear drops them, and one of them is removed after it.
-const SGLANG_REMOVED_AFTER_A_CLEAR: &[Refusal] = &[("synthetic_order_mixed", "unknown_block", 1)];
-const VLLM_REMOVED_AFTER_A_CLEAR: &[Refusal] = &[("synthetic_order_stored_removed_cleared_stored", "unknown_block", 1)];
-/// Blocks under a parent that nobody knows are removed while they wait for it.
-const SGLANG_REMOVED_WAITING: &[Refusal] = &[("synthetic_hash_negative_widths", "orphan_removed", 10)];
-const VLLM_REMOVED_WAITING: &[Refusal] =
-    &[("synthetic_hash_negative_widths", "orphan_removed", 10), ("synthetic_hash_bytes_32", "orphan_removed", 1)];
-/// Where names are not chained an unknown parent proves nothing, so such blocks are not even kept waiting.
-const SGLANG_UNROOTED: &[Refusal] = &[
-    ("synthetic_hash_unsigned_widths", "unrooted", 15),
-    ("synthetic_hash_negative_widths", "unrooted", 10),
-    ("synthetic_hash_negative_widths", "unknown_block", 10),
-    ("synthetic_parent_zero", "unrooted", 1),
-];
-/// Blocks that nobody has stored are removed.
-const SGLANG_REMOVED_BY_NUMBER: &[Refusal] = &[("synthetic_remove_70000", "unknown_block", 70_000)];
-const VLLM_REMOVED_BY_NUMBER: &[Refusal] = &[("synthetic_remove_many_in_one_event", "unknown_block", 70_000)];
-/// 31 tokens for two blocks of 16; and a block of a name that was never announced with tokens.
-const VLLM_WITHOUT_ITS_TOKENS: &[Refusal] =
-    &[("synthetic_tokens_not_multiple", "not_dense", 2), ("synthetic_block_size_zero_placeholder", "unknown_block", 1)];
-/// A medium with a name of many kilobytes: its store and its removal.
-const VLLM_LONG_MEDIUM: &[Refusal] = &[("synthetic_medium_long", "too_many_media", 2)];
-/// The tokens cover more blocks than have names, and which is not said.
-const VLLM_NULL_BLOCKS: &[Refusal] =
-    &[("engine_all_null_blocks", "not_dense", 1), ("engine_null_blocks_skipped", "not_dense", 3)];
-/// Three blocks are offloaded and dropped again that the device's events never announced: the capture begins too late.
-const VLLM_OFFLOADED: &[Refusal] = &[("engine_offloading_connector_cpu", "unknown_block", 6)];
-const VLLM_OFFLOADED_PLACEHOLDERS: &[Refusal] = &[
-    ("engine_offloading_cpu_placeholder", "unknown_block", 6),
-    ("engine_offloading_storage_remote", "unknown_block", 6),
-];
-/// Two blocks move to the host; of the device, which they leave, the capture has not seen them come.
-const SGLANG_MOVED: &[Refusal] = &[("engine_hicache_cpu_store_gpu_remove", "unknown_block", 2)];
-
 macro_rules! captures {
     ($($test:ident: $file:literal, $naming:ident, [$($refusals:expr),*];)*) => {
         $(#[tokio::test]
@@ -254,4 +213,11 @@ captures! {
         [SGLANG_RANKS, SGLANG_REMOVED_AFTER_A_CLEAR, SGLANG_REMOVED_WAITING, SGLANG_MOVED];
     sglang_0_5_23_means_what_its_engine_meant: "sglang-0.5.23", Chained,
         [SGLANG_RANKS, SGLANG_REMOVED_AFTER_A_CLEAR, SGLANG_REMOVED_WAITING, SGLANG_REMOVED_BY_NUMBER, SGLANG_MOVED];
+}
+
+#[tokio::test]
+async fn blocks_of_another_size_than_promised_are_refused_and_the_others_stand() {
+    let name = "sglang-0.5.18";
+    let all = [lives::one_life(&lives::lines(name))];
+    follow_as(name, Naming::Chained, &all, Some(16), &[SGLANG_RANKS, SGLANG_MOVED, SGLANG_NOT_OF_16]).await;
 }

@@ -36,6 +36,8 @@ pub struct Oracle {
     model: Model,
     /// Whether its names are not chained, so that an unknown parent proves nothing.
     unchained: bool,
+    /// The block size that the configuration promises, where it does.
+    promised: Option<u64>,
     grid: Option<Grid>,
     prefix_group: Option<Group>,
     rules: BTreeMap<Group, (GroupRule, u32)>,
@@ -102,12 +104,13 @@ impl Prompt {
 // === impl Oracle ===
 
 impl Oracle {
-    pub fn new(unchained: bool) -> Self {
+    pub fn new(unchained: bool, promised: Option<u64>) -> Self {
         let mut model = Model::new(Limits::default(), ORPHANS);
         model.register(RANK, MODEL, Copies::Count);
         Self {
             model,
             unchained,
+            promised,
             grid: None,
             prefix_group: None,
             rules: BTreeMap::new(),
@@ -167,6 +170,12 @@ impl Oracle {
         if tokens.len() != hashes.len() * size as usize + lookahead {
             // Which tokens belong to which block is not said.
             self.refuse(line, "not_dense", hashes.len().max(1));
+            return;
+        }
+        if let Some(promised) = self.promised.filter(|promised| *promised != size) {
+            // A lone smaller block looks like a partial one.
+            let partial = size < promised && hashes.len() == 1;
+            self.refuse(line, if partial { "partial_block" } else { "block_size_conflict" }, hashes.len());
             return;
         }
         let grid = Grid::with_lookahead(size, lookahead as u64).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! The link's own task does the receiving proper, so nothing here can stall a socket. In return this loop may be
 //! busy for long: it yields every few messages, and tells the board what it did at most every
-//! [`PUBLISH_EVERY`], except that a change of state is told at once.
+//! [`PUBLISH_EVERY`], except that a change of state is told at once, and so is a block that waits for its parent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::machine::{Command, Digest, Input, Limits, Machine, Message, Timer};
 use super::source::{Event, Source};
-use super::status::Entry;
+use super::status::{Entry, State};
 use super::tally::Tally;
 use super::zmq::LinkEvent;
 use crate::index::IndexError;
@@ -324,6 +324,11 @@ impl<S: Source> Runner<S> {
         self.tally.events += applied.events;
         self.tally.degraded = applied.degraded.or(self.tally.degraded);
         self.tally.conflict = self.normalizer.conflict();
+        // However busy this loop is: what the events themselves make doubtful must not pass for live meanwhile.
+        let doubtful = self.tally.degraded.is_some() || self.tally.conflict.is_some() || self.normalizer.orphans() > 0;
+        if doubtful && self.entry.status().state == State::Live {
+            self.publish();
+        }
         if applied.cleared {
             self.machine.handle(Input::Cleared(stamp), &mut self.commands);
         }

@@ -4,6 +4,9 @@
 //! one name. Worse, 0.5.1 to 0.5.4 send a nil parent for the first page of every radix node, though most of
 //! these are no roots. No version is on the wire, but the name itself tells: tuples of integers hash the same in
 //! every CPython since 3.8, so the first block of a feed settles it.
+//!
+//! Before 0.5.1 the first page of a prompt has a parent: the tree's root, which is named by the hash of no tokens at
+//! all ([`is_root`]). That is as good as a nil, and better than one, for it is never sent by mistake.
 
 use std::collections::HashSet;
 
@@ -39,7 +42,8 @@ pub(super) struct Suspicion {
 impl Suspicion {
     /// Learns from a store's parent and from the last block announced before it.
     pub(super) fn learn(&mut self, parent: Option<EngineHash>, announced: Option<EngineHash>) {
-        if parent.is_some() && announced.is_some() && parent != announced {
+        // Whoever names the root says nothing about what a nil would mean.
+        if parent.is_some_and(|parent| !is_root(parent)) && announced.is_some() && parent != announced {
             self.nil_is_root = true;
         }
     }
@@ -73,6 +77,11 @@ impl Suspicion {
     }
 }
 
+/// Whether `name` is CPython's hash of the empty tuple: SGLang's name for the root of its tree before 0.5.1.
+pub(super) fn is_root(name: EngineHash) -> bool {
+    !name.is_wide() && is_python_tuple_hash(name.low(), &[])
+}
+
 /// Whether `name` is CPython's hash of the tuple of these tokens (little-endian u32 bytes).
 ///
 /// The algorithm is CPython's documented xxHash variant for tuples; the hash of a small integer is itself.
@@ -94,6 +103,14 @@ pub(super) fn is_python_tuple_hash(name: u64, tokens_le: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_under_the_named_root_does_not_make_a_nil_believable() {
+        let (root, page) = (EngineHash::from_u64(5_740_354_900_026_072_187), EngineHash::from_u64(1));
+        let mut suspicion = Suspicion::default();
+        suspicion.learn(Some(root), Some(page));
+        assert!(is_root(root) && !is_root(page) && !suspicion.believes_root(false));
+    }
 
     #[test]
     fn the_tuple_hash_is_cpythons() {

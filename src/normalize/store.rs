@@ -9,7 +9,7 @@ use crate::index::{Block, IndexError, Parent, Tx};
 use crate::wire::{Batch, Stored};
 
 use super::keys;
-use super::naming::{Naming, Suspicion, is_python_tuple_hash};
+use super::naming::{Naming, Suspicion, is_python_tuple_hash, is_root};
 use super::orphans::Orphan;
 use super::reason::Reason;
 use super::worker::Reader;
@@ -114,8 +114,8 @@ impl<'a> Run<'a> {
     /// Where the salt stands among the first block's extra keys: only a prompt's first block carries one.
     fn salt_position(&self) -> Option<usize> {
         match self.parent {
-            None => keys::salt_position(&self.keys, self.lora.as_deref()),
-            Some(_) => None,
+            Some(parent) if !is_root(parent) => None,
+            _ => keys::salt_position(&self.keys, self.lora.as_deref()),
         }
     }
 
@@ -196,7 +196,7 @@ impl Reader {
             return Vec::new();
         }
         let (parent, seed) = match run.parent {
-            None if self.believes_root() => {
+            parent if parent.map_or_else(|| self.believes_root(), is_root) => {
                 let seed = run.root_seed();
                 (Parent::Root(seed), seed)
             }
@@ -276,9 +276,9 @@ impl Reader {
             Naming::Unchained(suspicion) => suspicion.learn(run.parent, self.announced),
             naming @ Naming::Unknown => {
                 let first = run.hashes.first().zip(run.tokens.get(..run.grid.size() as usize * 4));
-                let unchained = run.grid.lookahead == 0
+                let by_tokens = run.grid.lookahead == 0
                     && first.is_some_and(|(name, tokens)| !name.is_wide() && is_python_tuple_hash(name.low(), tokens));
-                *naming = match unchained {
+                *naming = match by_tokens || run.parent.is_some_and(is_root) {
                     true => Naming::Unchained(Suspicion::default()),
                     false => Naming::Chained,
                 };

@@ -12,9 +12,15 @@ Both sockets are bound to free ports of 127.0.0.1. One JSON object a line goes t
     subscribers N   waits until just N subscriptions are open       {"subscribers": N}
     next N          publishes the next N messages                {"published": N, "last_seq": S, "left": M}
     skip N          the same, but only a replay shows them       {"published": 0, "last_seq": S, "left": M}
+    bury            what was published while nobody listened, up to the next message, is in the replay buffer from
+                    now on, not only from that message on        {"buried": N}
     all             publishes what is left                       {"published": N, "last_seq": S, "left": 0}
     request         publishes up to the next `request` line      {"published": N, ..., "request": {...} or null}
     replays         how many replays were asked for so far       {"replays": N, "starts": [...]}
+    hold            replays are taken in and not answered        {"held": 0}
+    release         ... until now; how many had been             {"held": N}
+    life I J ...    the engine restarts: from now on it publishes the I-th, J-th, ... message of FILE and no other,
+                    numbered from 0, and its replay buffer is empty      {"messages": N}
     quit            ends, like the end of standard input
 """
 
@@ -54,12 +60,14 @@ class Engine:
 
     def __init__(self, options):
         self.steps, self.unseen = read_steps(options.file, options.renumber, options.topic)
+        self.messages = [step for step in self.steps if step[0] == "message"]
         self.at = 0
         self.layout = options.layout
         self.history = collections.deque(maxlen=options.buffer)
         self.last_seq = None
         self.subscribers = 0
         self.starts = []
+        self.held = None
         context = zmq.Context()
         # XPUB is PUB that also tells who subscribed. Nothing may be dropped on this side: losses are for tests to make.
         self.pub = context.socket(zmq.XPUB)
@@ -73,12 +81,32 @@ class Engine:
     def left(self):
         return sum(step[0] == "message" for step in self.steps[self.at :])
 
-    def publish(self, message, live):
-        _, topic, seq, payload = message
+    def bury(self, topic, seq):
+        """Puts what nobody heard before message `seq` into the replay buffer; how much that was."""
+        buried = 0
         for number in sorted(number for number in self.unseen if number <= seq):
             earlier = self.unseen.pop(number)
             if number < seq and (self.last_seq is None or number > self.last_seq):
                 self.history.append((topic, number, earlier))
+                self.last_seq = number
+                buried += 1
+        return buried
+
+    def bury_now(self):
+        following = next((step for step in self.steps[self.at :] if step[0] == "message"), None)
+        return 0 if following is None else self.bury(following[1], following[2])
+
+    def begin_life(self, lines):
+        messages = [self.messages[line] for line in lines]
+        self.steps = [("message", topic, number, payload) for number, (_, topic, _, payload) in enumerate(messages)]
+        self.at, self.last_seq = 0, None
+        self.unseen.clear()
+        self.history.clear()
+        return len(messages)
+
+    def publish(self, message, live):
+        _, topic, seq, payload = message
+        self.bury(topic, seq)
         self.history.append((topic, seq, payload))
         self.last_seq = seq
         if live:
@@ -108,10 +136,22 @@ class Engine:
             return  # Engines do not answer what they do not understand.
         peer, start = frames[0], int.from_bytes(frames[2], "big")
         self.starts.append(start)
+        if self.held is None:
+            self.answer_replay(peer, start)
+        else:
+            self.held.append((peer, start))
+
+    def answer_replay(self, peer, start):
         for topic, seq, payload in self.history:
             if seq >= start:
                 self.reply(peer, topic, seq.to_bytes(8, "big"), payload)
         self.reply(peer, b"", END, b"")
+
+    def release(self):
+        held, self.held = self.held or [], None
+        for peer, start in held:
+            self.answer_replay(peer, start)
+        return len(held)
 
     def reply(self, peer, topic, seq, payload):
         middle = [topic] if self.layout == "topic" else []
@@ -164,6 +204,15 @@ def run(engine):
             elif verb == "request":
                 published, request = engine.advance(to_request=True)
                 say(published=published, last_seq=engine.last_seq, left=engine.left(), request=request)
+            elif verb == "bury":
+                say(buried=engine.bury_now())
+            elif verb == "life":
+                say(messages=engine.begin_life(map(int, words)))
+            elif verb == "hold":
+                engine.held = []
+                say(held=0)
+            elif verb == "release":
+                say(held=engine.release())
             elif verb == "replays":
                 say(replays=len(engine.starts), starts=engine.starts)
             else:

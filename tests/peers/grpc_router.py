@@ -4,7 +4,7 @@
 
 ADDR is `host:port` or `unix:///path`. Each line of standard input is one query, a JSON object:
 
-    {"model": M, "tokens": [1, 2, 3], "lora": L, "salt": S, "workers": [...], "block_size": N}
+    {"model": M, "tokens": [1, 2, 3], "lora": L, "salt": S, "extra_keys": [HEX, ...], "workers": [...], "block_size": N}
 
 of which only `model` and `tokens` are needed; `content_hashes` or `prefix_hashes` may stand in for `tokens`, and
 `"packed": false` sends numbers one by one instead of raw bytes. `{"list": true}` lists the workers instead. One JSON object a
@@ -53,6 +53,7 @@ class Router:
             cache_salt=query.get("salt") or "",
             workers=query.get("workers", []),
             block_size=query.get("block_size", 0),
+            extra_keys=[bytes.fromhex(keys) for keys in query.get("extra_keys", [])],
         )
         packed = query.get("packed", True)
         if "tokens" in query and packed:

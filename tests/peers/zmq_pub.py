@@ -6,6 +6,7 @@ The first line it prints is where it is bound (or connected). Commands:
 
     send HEX...      sends one message of these frames, `-` for an empty one                  -> sent
     flood N SIZE     sends N messages [empty][sequence from 0][SIZE bytes]                    -> sent
+    storm N FROM HEX...   sends N messages [empty][sequence from FROM][one of these payloads, in turn] -> sent
     subscribed       xpub: waits for the next subscription                                    -> its topic in hex, or `-`
     exit             closes and ends                                                          -> closed
 
@@ -57,6 +58,12 @@ def obey(socket):
             payload = b"p" * size
             for number in range(count):
                 socket.send_multipart([b"", sequence(number), payload])
+            say("sent")
+        elif command == "storm":
+            count, first = map(int, words[:2])
+            payloads = [unhex(word) for word in words[2:]]
+            for number in range(count):
+                socket.send_multipart([b"", sequence(first + number), payloads[number % len(payloads)]])
             say("sent")
         elif command == "subscribed":
             while not (message := socket.recv()).startswith(b"\x01"):

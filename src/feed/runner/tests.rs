@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::block::Grid;
 use crate::feed::machine::Failure;
-use crate::feed::status::{State, Status};
+use crate::feed::status::Status;
 use crate::feed::zmq::Fault;
 use crate::hash::Seed;
 use crate::index::{self, Chain, Copies, Index};
@@ -261,6 +261,23 @@ async fn a_feed_is_not_live_while_a_block_waits_for_its_parent() {
     stand.live(1, stored(0));
     stand.until_state(State::Live).await;
     assert_eq!(stand.blocks(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_that_waits_is_told_in_the_middle_of_a_flood_too() {
+    let stand = Stand::new(false);
+    stand.link(LinkEvent::Connected);
+    stand.live(0, stored(0));
+    stand.until_state(State::Live).await;
+    stand.live(1, stored(2));
+    for n in 2..20_000 {
+        stand.live(n, stored(0));
+    }
+    while stand.index.usage(stand.entry.rank).expect("the rank").stamp.sequence == Some(0) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(stand.entry.status().state, State::Incomplete);
+    assert!(stand.entry.status().messages < 20_000, "this task ran in the middle of the flood");
 }
 
 #[tokio::test(start_paused = true)]

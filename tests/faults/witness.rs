@@ -2,11 +2,13 @@
 //!
 //! A claim is a match that was read while the feed said `live`, before and after, without a change in between. It
 //! carries its stamp: epoch and sequence number. It is true if there is a life of the engine in which, after the
-//! message of that number, the engine held just that. Which life an epoch is, kvtap cannot be asked: so every claim of an
-//! epoch must be true of one and the same life, and no later epoch may be of an earlier life. A dead life may be
-//! claimed for as long as kvtap cannot know; that it ends is seen at the end, when only the present one will do.
+//! message of that number, the engine held just that. Which life that is, kvtap cannot be asked: so all claims between
+//! two changes of state in one epoch must be true of one and the same life, and never of an earlier one than the
+//! claims before. (Where nothing could prove the epoch, a clear may make a feed live in the epoch it was in, though the
+//! engine is another.) A dead life may be claimed for as long as kvtap cannot know; that it ends is seen at the end,
+//! when only the present one will do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -38,6 +40,8 @@ pub struct Claim {
     pub sequence: Option<u64>,
     pub blocks: u32,
     pub held: u64,
+    /// Since when the feed had been live, where that can be read.
+    since: Option<SystemTime>,
 }
 
 /// One who watches one feed.
@@ -46,8 +50,9 @@ pub struct Witness {
     truth: Arc<Truth>,
     prompts: Arc<[Prompt]>,
     contents: Vec<Vec<ContentHash>>,
-    /// The lives that each epoch may be.
-    epochs: BTreeMap<u64, BTreeSet<usize>>,
+    /// The lives that the last claims may be of, and what those have in common.
+    lives: BTreeSet<usize>,
+    spell: (u64, Option<SystemTime>),
     /// Claims that were judged.
     pub claims: u64,
 }
@@ -57,7 +62,7 @@ pub struct Witness {
 impl Witness {
     pub fn new(eye: Eye, truth: Arc<Truth>, prompts: Arc<[Prompt]>) -> Self {
         let contents = prompts.iter().map(contents).collect();
-        Self { eye, truth, prompts, contents, epochs: BTreeMap::new(), claims: 0 }
+        Self { eye, truth, prompts, contents, lives: BTreeSet::from([0]), spell: (0, None), claims: 0 }
     }
 
     /// Reads everything once, and judges what is claimed.
@@ -85,7 +90,7 @@ impl Witness {
                     index.match_chain("m", grid, Chain::Content(contents), Some(&[entry.rank]), &mut found);
                     let [found] = found.as_slice() else { panic!("one answer for one rank") };
                     let (epoch, sequence) = (found.stamp.epoch, found.stamp.sequence);
-                    claims.push(Claim { prompt, epoch, sequence, blocks: found.blocks, held: found.held });
+                    claims.push(Claim { prompt, epoch, sequence, blocks: found.blocks, held: found.held, since: Some(live) });
                 }
                 if live_since(entry) != Some(live) {
                     claims.clear();
@@ -106,7 +111,7 @@ impl Witness {
                     if found.state() == v1::FeedState::Live {
                         let (epoch, sequence) = (found.epoch, found.last_seq);
                         let (blocks, held) = (found.matched_blocks, found.held_blocks);
-                        claims.push(Claim { prompt, epoch, sequence, blocks, held });
+                        claims.push(Claim { prompt, epoch, sequence, blocks, held, since: None });
                     }
                 }
             }
@@ -115,24 +120,26 @@ impl Witness {
     }
 
     fn judge(&mut self, claim: &Claim) -> Result<(), String> {
-        let lives = self.truth.lives();
         let Some(sequence) = claim.sequence else {
             return match (claim.blocks, claim.held) {
                 (0, 0) => Ok(()),
                 _ => Err(format!("{claim:?}, but nothing was published")),
             };
         };
-        let earliest = self.epochs.range(..claim.epoch).next_back().and_then(|(_, lives)| lives.first().copied());
-        let of_epoch = self.epochs.entry(claim.epoch).or_insert_with(|| (earliest.unwrap_or(0)..lives).collect());
-        let before = of_epoch.clone();
-        of_epoch.retain(|life| {
+        let (spell, all) = ((claim.epoch, claim.since), self.truth.lives());
+        let earliest = self.lives.first().copied().unwrap_or(0);
+        let may_move = claim.since.is_none() || self.spell != spell;
+        let may_be = if may_move { (earliest..all).collect() } else { self.lives.clone() };
+        self.spell = spell;
+        self.lives = may_be.clone();
+        self.lives.retain(|life| {
             let after = self.truth.after(*life, sequence);
             after.is_some_and(|after| after.leading[claim.prompt] == claim.blocks && after.held == claim.held)
         });
-        if !of_epoch.is_empty() {
+        if !self.lives.is_empty() {
             return Ok(());
         }
-        let held = before.iter().map(|life| match self.truth.after(*life, sequence) {
+        let held = may_be.iter().map(|life| match self.truth.after(*life, sequence) {
             None => format!("\n  life {life} has no message {sequence}"),
             Some(after) => {
                 let (blocks, held) = (after.leading[claim.prompt], after.held);
@@ -141,7 +148,7 @@ impl Witness {
             }
         });
         let held: String = held.collect();
-        Err(format!("{claim:?} of a live feed is not true{held}\n  of {lives} lives"))
+        Err(format!("{claim:?} of a live feed is not true{held}\n  of {all} lives"))
     }
 
     /// Whether these claims are the present: everything that the engine said last.

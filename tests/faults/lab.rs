@@ -152,7 +152,8 @@ impl Lab {
         let live = if self.world.bind { format!("tcp://{}", self.live.address) } else { "*".to_owned() };
         let (replay, hwm) = (u8::from(self.world.replay), self.world.hwm);
         let ports = self.peer.ask(&format!("open {} {live} {replay} {hwm}", self.name)).await;
-        let mut ports = ports.split(' ').map(|port| port.parse().ok().map(|port| SocketAddr::from(([127, 0, 0, 1], port))));
+        let mut ports =
+            ports.split(' ').map(|port| port.parse().ok().map(|port| SocketAddr::from(([127, 0, 0, 1], port))));
         let (live, router) = (ports.next().flatten(), ports.next().flatten());
         if !self.world.bind {
             self.live.lead_to(live);

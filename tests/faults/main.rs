@@ -24,6 +24,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use lab::{Healed, Lab, Outcome};
 use peer::Peer;
@@ -35,6 +36,9 @@ const AT_ONCE: usize = 60;
 /// libzmq processes that share the engines.
 const PEERS: usize = 2;
 
+/// How long one schedule may take; a few seconds on an idle machine.
+const HANGS: Duration = Duration::from_secs(240);
+
 fn number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {value}")))
@@ -44,7 +48,12 @@ async fn run_one(seed: u64, server: bool, peer: Arc<Peer>) -> Result<Outcome, St
     let mut rng = Rng::with_seed(seed);
     let world = World::new(&mut rng);
     let steps = world.steps(&mut rng);
-    Lab::new(format!("{}{seed}", if server { 's' } else { 'f' }), world, rng, peer, server).await.run(steps).await
+    let name = format!("{}{seed}", if server { 's' } else { 'f' });
+    let whole = async { Lab::new(name, world, rng, peer, server).await.run(steps.clone()).await };
+    match timeout(HANGS, whole).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(format!("it hangs\n  world: {world:?}\n  steps: {steps:?}")),
+    }
 }
 
 async fn run(seeds: impl Iterator<Item = u64>, server: bool, at_once: usize) {
@@ -82,8 +91,11 @@ fn report(healed: &[(Outcome, u64)]) {
     let lives: usize = healed.iter().map(|(outcome, _)| outcome.lives).sum();
     println!("{} schedules, {lives} engine lives, {claims} claims judged", healed.len());
     for by in [Healed::Alone, Healed::ByAClear] {
-        let mut times: Vec<(Duration, u64)> =
-            healed.iter().filter(|(outcome, _)| outcome.by == by).map(|(outcome, seed)| (outcome.after, *seed)).collect();
+        let mut times: Vec<(Duration, u64)> = healed
+            .iter()
+            .filter(|(outcome, _)| outcome.by == by)
+            .map(|(outcome, seed)| (outcome.after, *seed))
+            .collect();
         times.sort_unstable();
         let Some((slowest, seed)) = times.last() else { continue };
         let at = |share: usize| times[(times.len() - 1) * share / 100].0;

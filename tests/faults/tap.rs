@@ -48,7 +48,8 @@ impl Tap {
         link.timing.first_retry = ms(5);
         link.timing.longest_retry = ms(50);
         link.timing.heartbeat = Heartbeat { interval: ms(150), timeout: ms(500) };
-        let replay = world.replay.then(|| ReplayOptions { idle: ms(250), ..ReplayOptions::new(self::endpoint(replay)) });
+        let replay =
+            world.replay.then(|| ReplayOptions { idle: ms(250), ..ReplayOptions::new(self::endpoint(replay)) });
         let options = Options {
             identity,
             engine: "vllm",
@@ -113,7 +114,9 @@ impl Tap {
 
     pub async fn eye(&self) -> Eye {
         match self {
-            Self::Inside { feed, index, .. } => Eye::Inside { index: Arc::clone(index), entry: Arc::clone(feed.entry()) },
+            Self::Inside { feed, index, .. } => {
+                Eye::Inside { index: Arc::clone(index), entry: Arc::clone(feed.entry()) }
+            }
             Self::Server { client, worker, .. } => Eye::Server { client: client.clone(), worker: worker.clone() },
         }
     }

@@ -90,7 +90,14 @@ impl Witness {
                     index.match_chain("m", grid, Chain::Content(contents), Some(&[entry.rank]), &mut found);
                     let [found] = found.as_slice() else { panic!("one answer for one rank") };
                     let (epoch, sequence) = (found.stamp.epoch, found.stamp.sequence);
-                    claims.push(Claim { prompt, epoch, sequence, blocks: found.blocks, held: found.held, since: Some(live) });
+                    claims.push(Claim {
+                        prompt,
+                        epoch,
+                        sequence,
+                        blocks: found.blocks,
+                        held: found.held,
+                        since: Some(live),
+                    });
                 }
                 if live_since(entry) != Some(live) {
                     claims.clear();
@@ -159,7 +166,9 @@ impl Witness {
             && claims.iter().all(|claim| {
                 let present = claim.sequence.is_some_and(|sequence| self.truth.after(life, sequence + 1).is_none());
                 let after = claim.sequence.and_then(|sequence| self.truth.after(life, sequence));
-                present && after.is_some_and(|after| after.leading[claim.prompt] == claim.blocks && after.held == claim.held)
+                present
+                    && after
+                        .is_some_and(|after| after.leading[claim.prompt] == claim.blocks && after.held == claim.held)
             })
     }
 

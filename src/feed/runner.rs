@@ -2,7 +2,8 @@
 //!
 //! The link's own task does the receiving proper, so nothing here can stall a socket. In return this loop may be
 //! busy for long: it yields every few messages, and tells the board what it did at most every
-//! [`PUBLISH_EVERY`], except that a change of state is told at once, and so is a block that waits for its parent.
+//! [`PUBLISH_EVERY`], except that a change of state is told at once: what is not live any more before readers of the
+//! index can see why, what is live after they can see that.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -291,7 +292,8 @@ impl<S: Source> Runner<S> {
             }
             Command::Disarm(timer) => *self.clocks.of(timer) = None,
             Command::Report(state, why) => {
-                self.tally.state = (state, why);
+                // What was applied since it was decided may have spoiled it.
+                self.tally.state = if state == State::Live { self.machine.state() } else { (state, why) };
                 self.publish();
             }
         }
@@ -318,22 +320,25 @@ impl<S: Source> Runner<S> {
         if self.batch.rank.is_some_and(|rank| rank != self.entry.identity.rank) {
             self.tally.drop("rank_conflict", 1);
         }
-        // A batch that could not be read is empty: its number is spent all the same.
-        let applied = self.normalizer.apply(&self.batch, stamp)?;
-        self.tally.stamp = stamp;
-        self.tally.events += applied.events;
-        self.tally.degraded = applied.degraded.or(self.tally.degraded);
-        self.tally.conflict = self.normalizer.conflict();
-        // However busy this loop is: what the events themselves make doubtful must not pass for live meanwhile.
-        let doubtful = self.tally.degraded.is_some() || self.tally.conflict.is_some() || self.normalizer.orphans() > 0;
-        if doubtful && self.entry.status().state == State::Live {
-            self.publish();
-        }
-        if applied.cleared {
-            self.machine.handle(Input::Cleared(stamp), &mut self.commands);
-        }
         if spoiled {
             self.machine.handle(Input::Spoiled(stamp), &mut self.commands);
+            if self.tally.state.0 == State::Live {
+                // Before anybody can see what lacks something.
+                self.tally.state = self.machine.state();
+                self.publish();
+            }
+        }
+        // A batch that could not be read is empty: its number is spent all the same.
+        let Self { normalizer, tally, entry, .. } = self;
+        let applied = normalizer.apply_after(&self.batch, stamp, |applied| {
+            tally.degraded = applied.degraded.or(tally.degraded);
+            tally.conflict = applied.conflict;
+            tally.demote(entry, applied.orphans);
+        })?;
+        self.tally.stamp = stamp;
+        self.tally.events += applied.events;
+        if applied.cleared {
+            self.machine.handle(Input::Cleared(stamp), &mut self.commands);
         }
         Ok(())
     }

@@ -78,6 +78,22 @@ impl Tally {
         }
     }
 
+    /// Takes `live` back at once, if what is about to be seen is less. The rest of the entry can wait.
+    pub(super) fn demote(&self, entry: &Entry, orphans: u64) {
+        let doubtful = orphans > 0 || self.degraded.is_some() || self.conflict.is_some();
+        if self.state.0 != State::Live || !doubtful {
+            return;
+        }
+        let (state, why) = self.verdict(orphans);
+        let mut status = entry.status();
+        if status.state == State::Live {
+            status.state = state;
+            status.why = why;
+            status.orphans = orphans;
+            status.since = SystemTime::now();
+        }
+    }
+
     /// Brings the entry up to date. Returns whether the state changed.
     pub(super) fn publish(
         &self,

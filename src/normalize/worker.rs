@@ -32,6 +32,10 @@ pub struct Applied {
     pub cleared: bool,
     /// The events show that this engine does not name blocks exactly, with the reason in a sentence.
     pub degraded: Option<&'static str>,
+    /// See [`Normalizer::conflict`].
+    pub conflict: Option<(Grid, Grid)>,
+    /// Blocks that wait for their parent after it.
+    pub orphans: u64,
 }
 
 /// The normalizer of one rank.
@@ -100,6 +104,20 @@ impl Normalizer {
     /// # Errors
     /// [`IndexError::WorkerGone`] once the rank was removed: nothing was applied.
     pub fn apply(&mut self, batch: &Batch, stamp: Stamp) -> Result<Applied, IndexError> {
+        self.apply_after(batch, stamp, |_| ())
+    }
+
+    /// [`Normalizer::apply`], and what it comes to is told before any reader can see it. The index may be locked
+    /// meanwhile: `before` must not use it, nor wait for whoever does.
+    ///
+    /// # Errors
+    /// Those of [`Normalizer::apply`]; nothing was told.
+    pub fn apply_after(
+        &mut self,
+        batch: &Batch,
+        stamp: Stamp,
+        before: impl FnOnce(&Applied),
+    ) -> Result<Applied, IndexError> {
         let mut tx = self.writer.begin()?;
         let mut applied = Applied::default();
         let mut events = batch.events.iter().peekable();
@@ -125,13 +143,16 @@ impl Normalizer {
             }
             applied.events += 1;
         }
-        tx.commit(stamp);
+        applied.orphans = self.reader.orphans.waiting();
         applied.degraded = match &self.reader.naming {
             Naming::Unchained(_) => Some(
                 "the engine names a block by its own tokens alone, so equal blocks of two prompts cannot be told apart",
             ),
             Naming::Unknown | Naming::Chained => None,
         };
+        applied.conflict = self.reader.conflict;
+        before(&applied);
+        tx.commit(stamp);
         Ok(applied)
     }
 

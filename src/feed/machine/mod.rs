@@ -130,8 +130,10 @@ impl<P> Machine<P> {
         &self.counters
     }
 
-    /// Takes in what happened, and appends what is to be done about it.
+    /// Takes in what happened, and appends what is to be done about it. What is not live any more is reported before
+    /// the rest of it, what is live after.
     pub fn handle(&mut self, input: Input<P>, out: &mut VecDeque<Command<P>>) {
+        let before = out.len();
         match input {
             Input::Connected => self.connected(out),
             Input::Disconnected => self.disconnected(out),
@@ -146,8 +148,9 @@ impl<P> Machine<P> {
         }
         let verdict = self.verdict();
         if verdict != self.reported {
+            let at = if self.reported.0 == State::Live { before } else { out.len() };
             self.reported = verdict;
-            out.push_back(Command::Report(verdict.0, verdict.1));
+            out.insert(at, Command::Report(verdict.0, verdict.1));
         }
     }
 

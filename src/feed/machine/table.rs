@@ -113,7 +113,7 @@ fn a_first_connection() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "replay end -> stop, live NoHistory",
-                "live 0 -> apply 1:0, live Whole",
+                "live 0 -> live Whole, apply 1:0",
             ],
         },
         Row {
@@ -136,7 +136,7 @@ fn a_first_connection() {
                 "up -> ask 0, replaying LateJoin",
                 "replay 0 -> apply 1:0",
                 "replay end -> stop, live Whole",
-                "live 1 -> ask 0, replaying Seam",
+                "live 1 -> replaying Seam, ask 0",
                 "replay 0 ->",
                 "replay 1 -> apply 1:1",
                 "replay end -> stop, live Whole",
@@ -191,7 +191,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 3 -> ask 0, replaying Gap",
+                "live 3 -> replaying Gap, ask 0",
                 "live 4 ->",
                 "replay 0 ->",
                 "replay 1 -> apply 1:1",
@@ -207,7 +207,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "lost -> ask 0, replaying Overflow",
+                "lost -> replaying Overflow, ask 0",
                 "replay 0 ->",
                 "replay 1 -> apply 1:1",
                 "replay end -> stop, live Whole",
@@ -219,7 +219,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 3' -> ask 0, replaying Gap",
+                "live 3' -> replaying Gap, ask 0",
                 "replay 0' -> begin 2 digest_differs, ask 0, replaying Restarted",
                 "replay 0' -> apply 2:0'",
                 "replay 1' -> apply 2:1'",
@@ -234,7 +234,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 9 -> ask 0, replaying Gap",
+                "live 9 -> replaying Gap, ask 0",
                 "replay 7 -> begin 2 unproven, apply 2:7",
                 "replay 8 -> apply 2:8",
                 "replay 9 -> apply 2:9",
@@ -247,7 +247,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 4 -> ask 0, replaying Gap",
+                "live 4 -> replaying Gap, ask 0",
                 "replay 0 ->",
                 "replay 1 -> apply 1:1",
                 "replay 3 ->",
@@ -265,7 +265,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 2 -> ask 0, replaying Gap",
+                "live 2 -> replaying Gap, ask 0",
                 "replay 0 ->",
                 "replay 2 ->",
                 "replay end -> ask 0 after 1",
@@ -295,7 +295,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 2 -> ask 0, replaying Gap",
+                "live 2 -> replaying Gap, ask 0",
                 "replay 0 ->",
                 "replay end -> ask 0 after 1",
                 "replay 0 ->",
@@ -312,7 +312,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 2 -> ask 0, replaying Gap",
+                "live 2 -> replaying Gap, ask 0",
                 "replay 0 ->",
                 "replay 1 -> apply 1:1",
                 "replay 2 -> apply 1:2",
@@ -325,7 +325,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 2 -> ask 0, replaying Gap",
+                "live 2 -> replaying Gap, ask 0",
                 "replay 0 ->",
                 "replay 0 ->",
                 "replay 0 ->",
@@ -339,7 +339,7 @@ fn a_gap() {
             steps: &[
                 "up -> connecting NoMessageYet",
                 "live 0 -> apply 1:0, live Whole",
-                "live 2 -> apply 1:2, incomplete NoReplayEndpoint",
+                "live 2 -> incomplete NoReplayEndpoint, apply 1:2",
                 "lost ->",
             ],
         },
@@ -370,7 +370,7 @@ fn a_gap() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 2 -> ask 0, replaying Gap",
+                "live 2 -> replaying Gap, ask 0",
                 "fired recovery -> apply 1:2, stop, incomplete ReplayFailed",
                 "fired rebuild -> ask 0, replaying Rebuilding",
                 "replay 0 -> begin 2 rebuilt, apply 2:0",
@@ -393,7 +393,7 @@ fn a_restart() {
                 "live 0 -> stop, apply 1:0, live Whole",
                 "live 1 -> apply 1:1",
                 "live 2 -> apply 1:2",
-                "live 1' -> begin 2 sequence_lower, ask 0, replaying Restarted",
+                "live 1' -> replaying Restarted, begin 2 sequence_lower, ask 0",
                 "replay 0' -> apply 2:0'",
                 "replay 1' -> apply 2:1'",
                 "replay end -> stop, live Whole",
@@ -417,7 +417,7 @@ fn a_restart() {
                 "live 0 -> apply 1:0, live Whole",
                 "live 1 -> apply 1:1",
                 "live 2 -> apply 1:2",
-                "live 1' -> begin 2 sequence_lower, apply 2:1', incomplete NoReplayEndpoint",
+                "live 1' -> incomplete NoReplayEndpoint, begin 2 sequence_lower, apply 2:1'",
                 "live 2' -> apply 2:2'",
             ],
         },
@@ -427,7 +427,7 @@ fn a_restart() {
             steps: &[
                 "up -> ask 0, replaying LateJoin",
                 "live 0 -> stop, apply 1:0, live Whole",
-                "live 9 -> ask 0, replaying Gap",
+                "live 9 -> replaying Gap, ask 0",
                 "live 8 -> begin 2 sequence_lower, ask 0 after 1, replaying Restarted",
                 "live 7 -> ask 0 after 2",
                 "live 6 -> ask 0 after 3",
@@ -441,7 +441,7 @@ fn a_restart() {
             steps: &[
                 "up -> connecting NoMessageYet",
                 "live 0 -> apply 1:0, live Whole",
-                "live 2 -> apply 1:2, incomplete NoReplayEndpoint",
+                "live 2 -> incomplete NoReplayEndpoint, apply 1:2",
                 "live 1' -> begin 2 sequence_lower, apply 2:1'",
                 "cleared 1:2 ->",
                 "cleared 2:1 -> live Whole",

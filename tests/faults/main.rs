@@ -1,0 +1,126 @@
+//! The fault laboratory: random schedules of everything that networks, publishers and engines do wrong, against real
+//! libzmq publishers, with the engine's own cache as the truth.
+//!
+//! What is proven: whenever a feed says `live`, kvtap holds exactly what the engine held after the message that kvtap
+//! names; and once the faults stop, a feed becomes live again with everything, by itself where the engine can still
+//! give back what is missing, else by the next clear.
+//!
+//! A schedule follows from its seed alone, up to the timing of sockets. One seed again:
+//! `KVTAP_FAULT_SEED=7 cargo test --test faults`; more of them: `KVTAP_FAULT_SCHEDULES=5000 cargo test --test faults`.
+
+mod engine;
+mod lab;
+mod peer;
+mod proxy;
+#[path = "../support/python.rs"]
+mod python;
+mod schedule;
+mod tap;
+mod witness;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use lab::{Healed, Lab, Outcome};
+use peer::Peer;
+use schedule::World;
+
+/// Schedules that run at a time: most of the time they wait.
+const AT_ONCE: usize = 60;
+
+/// libzmq processes that share the engines.
+const PEERS: usize = 2;
+
+/// How long one schedule may take; a few seconds on an idle machine.
+const HANGS: Duration = Duration::from_secs(240);
+
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {value}")))
+}
+
+async fn run_one(seed: u64, server: bool, peer: Arc<Peer>) -> Result<Outcome, String> {
+    let mut rng = Rng::with_seed(seed);
+    let world = World::new(&mut rng);
+    let steps = world.steps(&mut rng);
+    let name = format!("{}{seed}", if server { 's' } else { 'f' });
+    let whole = async { Lab::new(name, world, rng, peer, server).await.run(steps.clone()).await };
+    match timeout(HANGS, whole).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(format!("it hangs\n  world: {world:?}\n  steps: {steps:?}")),
+    }
+}
+
+async fn run(seeds: impl Iterator<Item = u64>, server: bool, at_once: usize) {
+    let peers: Vec<_> = (0..PEERS).map(|_| Arc::new(Peer::start())).collect();
+    let room = Arc::new(Semaphore::new(at_once));
+    let mut running = JoinSet::new();
+    for seed in seeds {
+        let peer = Arc::clone(&peers[seed as usize % PEERS]);
+        let room = Arc::clone(&room);
+        running.spawn(async move {
+            let _place = room.acquire_owned().await.expect("never closed");
+            (seed, run_one(seed, server, peer).await)
+        });
+    }
+    let (mut healed, mut wrong): (Vec<(Outcome, u64)>, Vec<String>) = Default::default();
+    while let Some(ended) = running.join_next().await {
+        let (seed, outcome) = ended.expect("no panic; it is above");
+        match outcome {
+            Ok(outcome) => healed.push((outcome, seed)),
+            Err(error) => {
+                let error = format!("seed {seed}: {error}\n  again: KVTAP_FAULT_SEED={seed} cargo test --test faults");
+                println!("{error}");
+                wrong.push(error);
+            }
+        }
+    }
+    report(&healed);
+    assert!(wrong.is_empty(), "{} of {} schedules:\n{}", wrong.len(), wrong.len() + healed.len(), wrong.join("\n"));
+    assert!(healed.iter().any(|(outcome, _)| outcome.claims > 0), "nothing was ever claimed");
+}
+
+/// Prints how long feeds took to heal.
+fn report(healed: &[(Outcome, u64)]) {
+    let claims: u64 = healed.iter().map(|(outcome, _)| outcome.claims).sum();
+    let lives: usize = healed.iter().map(|(outcome, _)| outcome.lives).sum();
+    println!("{} schedules, {lives} engine lives, {claims} claims judged", healed.len());
+    for by in [Healed::Alone, Healed::ByAClear] {
+        let mut times: Vec<(Duration, u64)> = healed
+            .iter()
+            .filter(|(outcome, _)| outcome.by == by)
+            .map(|(outcome, seed)| (outcome.after, *seed))
+            .collect();
+        times.sort_unstable();
+        let Some((slowest, seed)) = times.last() else { continue };
+        let at = |share: usize| times[(times.len() - 1) * share / 100].0;
+        println!(
+            "healed {by:?}: {}, after {:?} (median), {:?} (90 %), {:?} (99 %), {slowest:?} (slowest, seed {seed})",
+            times.len(),
+            at(50),
+            at(90),
+            at(99),
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_feed_holds_what_its_engine_holds_whatever_went_wrong_and_heals_when_it_stops() {
+    match number("KVTAP_FAULT_SEED") {
+        Some(seed) => run(std::iter::once(seed), false, 1).await,
+        None => run(0..number("KVTAP_FAULT_SCHEDULES").unwrap_or(120), false, AT_ONCE).await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_does_every_answer_of_a_server() {
+    match number("KVTAP_FAULT_SEED") {
+        Some(seed) => run(std::iter::once(seed), true, 1).await,
+        None => run(0..number("KVTAP_FAULT_SCHEDULES").map_or(8, |schedules| schedules.div_ceil(20)), true, 8).await,
+    }
+}

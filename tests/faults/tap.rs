@@ -1,0 +1,153 @@
+//! kvtap, on the other side: a feed of this process, or a whole server.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtap::feed::machine::Limits;
+use kvtap::feed::runner::Timing;
+use kvtap::feed::status::Board;
+use kvtap::feed::zmq::{Endpoint, Heartbeat, Mode, ReplayOptions, SubOptions};
+use kvtap::feed::{Feed, Options};
+use kvtap::index::{self, Copies, Index};
+use kvtap::normalize;
+use kvtap::proto::v1;
+use kvtap::proto::v1::query_service_client::QueryServiceClient;
+use kvtap::wire::Dialect;
+use kvtap::worker::Identity;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+use tonic::transport::Channel;
+
+use crate::schedule::World;
+use crate::witness::Eye;
+
+/// How long a process may take to come up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub enum Tap {
+    Inside { feed: Feed, index: Arc<Index>, _board: Arc<Board> },
+    Server { _process: Child, client: QueryServiceClient<Channel>, worker: String, _folder: TempDir },
+}
+
+impl Tap {
+    /// A feed in this process that waits for nothing long.
+    pub fn inside(name: &str, world: &World, live: SocketAddr, replay: SocketAddr) -> Self {
+        let ms = Duration::from_millis;
+        let identity =
+            Identity { worker: name.into(), address: "".into(), aliases: Arc::new([]), model: "m".into(), rank: 0 };
+        let (endpoint, mode) = match world.bind {
+            true => ("tcp://127.0.0.1:0".parse().expect("an endpoint"), Mode::Bind),
+            false => (endpoint(live), Mode::Connect),
+        };
+        let mut link = SubOptions::new(endpoint, mode);
+        link.queue.messages = world.queue;
+        link.timing.first_retry = ms(5);
+        link.timing.longest_retry = ms(50);
+        link.timing.heartbeat = Heartbeat { interval: ms(150), timeout: ms(500) };
+        let replay =
+            world.replay.then(|| ReplayOptions { idle: ms(250), ..ReplayOptions::new(self::endpoint(replay)) });
+        let options = Options {
+            identity,
+            engine: "vllm",
+            dialect: Dialect::Vllm,
+            link,
+            replay,
+            copies: Copies::Count,
+            normalize: normalize::Options::default(),
+            timing: Timing {
+                grace: world.grace,
+                recovery: Duration::from_secs(3),
+                first_retry: ms(10),
+                longest_retry: ms(100),
+                first_rebuild: ms(100),
+                longest_rebuild: ms(500),
+            },
+            limits: Limits { messages: world.waiting, ..Limits::default() },
+        };
+        let (index, board) = (Index::new(index::Limits::default()), Arc::new(Board::default()));
+        let feed = Feed::spawn(options, &index, &board).expect("a feed");
+        Self::Inside { feed, index, _board: board }
+    }
+
+    /// `kvtap serve`, with one feed.
+    pub async fn server(name: &str, world: &World, live: SocketAddr, replay: SocketAddr) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let endpoint = if world.bind { "tcp://127.0.0.1:0".to_owned() } else { format!("tcp://{live}") };
+        let replay = if world.replay { format!("tcp://{replay}") } else { String::new() };
+        let grace = world.grace.map_or(86_400_000, |grace| grace.as_millis());
+        let config = format!(
+            "grpc: {{ listen: [\"127.0.0.1:0\"] }}\n\
+             admin: {{ listen: \"127.0.0.1:0\" }}\n\
+             defaults: {{ heartbeat_interval: 150ms, heartbeat_timeout: 500ms, replay_timeout: 250ms, disconnect_grace: {grace}ms }}\n\
+             feeds:\n  - worker: {name}\n    model: m\n    engine: vllm\n    endpoint: {endpoint}\n    replay: {replay}\n    \
+             bind: {bind}\n    queue_messages: {queue}\n",
+            bind = world.bind,
+            queue = world.queue,
+        );
+        let file = folder.path().join("kvtap.yaml");
+        std::fs::write(&file, config).expect("the file");
+        let mut process = Command::new(env!("CARGO_BIN_EXE_kvtap"))
+            .args(["serve", "--config"])
+            .arg(file)
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("kvtap starts");
+        let mut lines = BufReader::new(process.stderr.take().expect("a pipe")).lines();
+        let address = loop {
+            let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("in time").expect("its output");
+            let line = line.expect("it lives");
+            if let Some(address) = line.strip_prefix("grpc listening on ") {
+                break address.to_owned();
+            }
+        };
+        // Nobody reads the rest, and nothing may wait for it.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        let channel = Channel::from_shared(format!("http://{address}")).expect("an address").connect().await;
+        let client = QueryServiceClient::new(channel.expect("it answers"));
+        Self::Server { _process: process, client, worker: name.to_owned(), _folder: folder }
+    }
+
+    pub async fn eye(&self) -> Eye {
+        match self {
+            Self::Inside { feed, index, .. } => {
+                Eye::Inside { index: Arc::clone(index), entry: Arc::clone(feed.entry()) }
+            }
+            Self::Server { client, worker, .. } => Eye::Server { client: client.clone(), worker: worker.clone() },
+        }
+    }
+
+    /// Where a bound link listens.
+    pub async fn listening(&self) -> SocketAddr {
+        let begun = Instant::now();
+        loop {
+            let listening = match self {
+                Self::Inside { feed, .. } => feed.entry().status().listening.clone(),
+                Self::Server { client, .. } => {
+                    let answer = client.clone().list_workers(v1::ListWorkersRequest::default()).await;
+                    let reports = answer.expect("an answer").into_inner().workers;
+                    reports.first().map(|report| report.endpoint.clone()).filter(|endpoint| !endpoint.ends_with(":0"))
+                }
+            };
+            if let Some(listening) = listening {
+                return listening.trim_start_matches("tcp://").parse().expect("an address");
+            }
+            assert!(begun.elapsed() < PATIENCE, "the link does not listen");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub async fn stop(self) {
+        if let Self::Inside { feed, .. } = self {
+            feed.stop().await;
+        }
+    }
+}
+
+fn endpoint(address: SocketAddr) -> Endpoint {
+    format!("tcp://{address}").parse().expect("an endpoint")
+}

@@ -113,6 +113,7 @@ async fn follow_as(name: &str, naming: Naming, lives: &[Life], promised: Option<
             let state = match (oracle.orphans(), unchained && oracle.grid().is_some()) {
                 (1.., _) => "incomplete",
                 (0, true) => "degraded",
+                (0, false) if oracle.conflict => "degraded",
                 (0, false) => "live",
             };
             assert_eq!(

@@ -39,6 +39,8 @@ pub struct Oracle {
     /// The block size that the configuration promises, where it does.
     promised: Option<u64>,
     grid: Option<Grid>,
+    /// Blocks of another size than promised were refused on the device.
+    pub conflict: bool,
     prefix_group: Option<Group>,
     rules: BTreeMap<Group, (GroupRule, u32)>,
     media: Vec<String>,
@@ -112,6 +114,7 @@ impl Oracle {
             unchained,
             promised,
             grid: None,
+            conflict: false,
             prefix_group: None,
             rules: BTreeMap::new(),
             media: Vec::new(),
@@ -138,7 +141,10 @@ impl Oracle {
                     self.refuse(name, "orphan_removed", waiting - self.model.orphans(RANK));
                     self.refuse(name, "unknown_block", outcome.unknown);
                 }
-                "cleared" => self.model.clear(RANK).unwrap(),
+                "cleared" => {
+                    self.model.clear(RANK).unwrap();
+                    self.conflict = false;
+                }
                 other => panic!("{name}: what is {other}?"),
             }
         }
@@ -173,8 +179,9 @@ impl Oracle {
             return;
         }
         if let Some(promised) = self.promised.filter(|promised| *promised != size) {
-            // A lone smaller block looks like a partial one.
-            let partial = size < promised && hashes.len() == 1;
+            // Beside blocks of the promised size a lone smaller block looks like a partial one.
+            let partial = self.grid.is_some() && size < promised && hashes.len() == 1;
+            self.conflict |= !partial && tier == Tier::Device;
             self.refuse(line, if partial { "partial_block" } else { "block_size_conflict" }, hashes.len());
             return;
         }

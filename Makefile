@@ -12,7 +12,7 @@ demo:
 test: venv
 	$(CARGO) test --locked
 
-# The Python that tests talk to: pyzmq and grpcio, pinned, in .venv.
+# What tests need beside Rust, pinned, in .venv: pyzmq and grpcio to talk to, Kubernetes' schemas and kubectl.
 venv:
 	@tests/peers/setup.sh
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Makes .venv with what tests/peers/requirements.txt pins. Does nothing where that is done already.
+# Makes .venv with what the requirements of tests/peers and tests/deploy pin, and finds a kubectl for the latter.
+# Does nothing where that is done already.
 # PYTHON names the interpreter to make it with (default: python3).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 python=${PYTHON:-python3}
-pins=tests/peers/requirements.txt
+pins=(tests/peers/requirements.txt tests/deploy/requirements.txt)
 done_with=.venv/requirements.txt
 
-if cmp -s "$pins" "$done_with" && .venv/bin/python -c 'import grpc, grpc_tools, zmq' 2>/dev/null; then
-    exit 0
+if cat "${pins[@]}" | cmp -s - "$done_with" &&
+    .venv/bin/python -c 'import grpc, grpc_tools, kubernetes_validate, zmq' 2>/dev/null; then
+    exec tests/deploy/kubectl.sh .venv/bin/python
 fi
 
 fail() {
@@ -29,7 +31,8 @@ command -v "$python" >/dev/null || fail "no $python: install Python 3.11 or newe
 can_make_one || fail "$python cannot make a virtual environment: install python3-venv (Debian, Ubuntu: apt-get install python3-venv)"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "$python is older than 3.11: name a newer one with PYTHON=..."
 
-echo "setup: making .venv for the Python peers of the tests" >&2
+echo "setup: making .venv for the Python side of the tests" >&2
 "$python" -m venv --clear .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement "$pins"
-cp "$pins" "$done_with"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check "${pins[@]/#/--requirement=}"
+tests/deploy/kubectl.sh .venv/bin/python
+cat "${pins[@]}" > "$done_with"

@@ -1,0 +1,153 @@
+"""Plays a pod with real processes: kvtap as the manifest configures it, simulated engines as the manifest starts them.
+
+The ports are the manifest's own; a loopback address drawn by lot stands for the pod's, so that many can play at once.
+"""
+
+import json
+import os
+import random
+import re
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, contextmanager
+
+import manifests as look
+
+KVTAP = "kvtap"
+PATIENCE = 30
+POD = {"POD_NAME": "pod-a", "POD_IP": "10.0.0.7"}
+
+
+def environment(**more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KVTAP_")}
+    return {**kept, **POD, **more}
+
+
+def check_config(text):
+    with file_of(text) as path:
+        command = [KVTAP, "serve", "--config", path, "--check-config"]
+        return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+
+
+@contextmanager
+def file_of(text):
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+@contextmanager
+def running(*arguments, env=None, exits=None):
+    """A process that is ended by SIGTERM, as the kubelet ends it, and then exits with `exits`, if that is given."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen([KVTAP, *arguments], env=env or environment(), stdout=log, stderr=log)
+        try:
+            yield process
+            process.terminate()
+            code = process.wait(PATIENCE)
+            if exits not in (None, code):
+                raise AssertionError(f"exit code {code}")
+        except BaseException:
+            log.seek(0)
+            print(f"kvtap {' '.join(arguments)}:\n{log.read()[-4000:]}")
+            raise
+        finally:
+            process.kill()
+            process.wait()
+
+
+def eventually(what, found):
+    """What `found` gives once it gives something."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        result = found()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"in vain for {PATIENCE} s: {what}")
+        time.sleep(0.05)
+
+
+def get(address, port, path):
+    """Status and body, or None while nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://{address}:{port}{path}", timeout=PATIENCE) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return None
+
+
+class Pod:
+    """An example's kvtap and its engines, which come and go separately."""
+
+    PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+
+    def __init__(self, manifests):
+        lot = f"127.{random.randint(1, 254)}.{random.randint(0, 255)}"
+        self.address = f"{lot}.1"
+        self.container, self.settings = look.tap(manifests)[1], look.config(manifests)
+        self.grpc, self.admin = (port["containerPort"] for port in self.container["ports"])
+        text = look.config_text(manifests).replace("tcp://127.0.0.1:", f"tcp://{self.address}:")
+        # The fleet's engines are pods of their own: vllm-2.vllm-pods becomes the address that ends in .12.
+        self.config = re.sub(r"tcp://\w+-(\d+)\.[\w-]+:", lambda found: f"tcp://{lot}.{10 + int(found[1])}:", text)
+        self.told = look.publisher(manifests)
+        self.hosts = [
+            self.address if feed.get("bind") else f"{lot}.{10 + i}" for i, feed in enumerate(self.settings["feeds"])
+        ]
+
+    @contextmanager
+    def kvtap(self):
+        """kvtap as the manifest starts it, up to where the kubelet calls it started."""
+        env = environment(
+            KVTAP_GRPC_LISTEN=f"{self.address}:{self.grpc}", KVTAP_ADMIN_LISTEN=f"{self.address}:{self.admin}"
+        )
+        with file_of(self.config) as file:
+            arguments = [file if argument.endswith("/kvtap.yaml") else argument for argument in self.container["args"]]
+            with running(*arguments, env=env, exits=0):
+                eventually("startupProbe", lambda: self.probe("startupProbe") == 200)
+                yield
+
+    @contextmanager
+    def engines(self):
+        """The engines, with the endpoints that the manifest gives them. They serve a few requests and idle."""
+        with ExitStack() as stack:
+            for host, feed in zip(self.hosts, self.settings["feeds"], strict=True):
+                sim = ["sim", "--ranks", str(feed.get("ranks", 1)), "--requests", "4", "--linger", "600"]
+                for flag, key in (("--endpoint", "endpoint"), ("--replay", "replay_endpoint")):
+                    sim += [flag, re.sub(r"//[^:]+:", f"//{host}:", self.told[key])]
+                # As vLLM does where its endpoint has no `*`.
+                sim += [] if "*" in self.told["endpoint"] else ["--connect"]
+                stack.enter_context(running(*sim))
+            yield
+
+    def probe(self, name):
+        asked = self.container[name]["httpGet"]
+        return (self.get(asked["path"], asked["port"]) or (None,))[0]
+
+    def probes(self):
+        return [self.probe(name) for name in self.PROBES]
+
+    def metrics(self):
+        return self.get("/metrics", self.admin)[1]
+
+    def get(self, path, port):
+        return get(self.address, port, path)
+
+    def workers(self):
+        """What `kubectl exec ... -- kvtap workers --json` would say."""
+        command = [KVTAP, "workers", "--server", f"{self.address}:{self.grpc}", "--json"]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        return json.loads(done.stdout)["workers"]
+
+    def all_live(self):
+        """The workers, once each rank is followed and holds something."""
+        now = self.workers()
+        return now if all(one["state"] == "live" and one["blocks"] > 0 for one in now) else None

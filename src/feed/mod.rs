@@ -20,6 +20,7 @@
 //! - A feed that was stopped has left board and index, and nothing of it can come back: the index refuses its writer.
 
 pub mod machine;
+pub mod recording;
 pub mod runner;
 pub mod source;
 mod spawn;

@@ -45,14 +45,13 @@ impl Pseudonyms {
         (self.of(Kind::Hash, &bits.to_le_bytes()) & !HIGH) | (bits & HIGH)
     }
 
-    /// A digest's, of the same length. Its last eight bytes are the pseudonym of the digest's last eight, which some
-    /// engines send alone.
+    /// A digest's, of the same length, eight bytes at least. Its last eight are the pseudonym of the digest's last
+    /// eight, which some engines send alone.
     pub(super) fn digest(&self, digest: &[u8]) -> Vec<u8> {
         let Some((head, tail)) = digest.split_last_chunk::<8>() else {
             // Shorter than any engine's: an integer, spelled in bytes.
             let bits = digest.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
-            let from = 8usize.saturating_sub(digest.len());
-            return self.hash(bits).to_be_bytes().get(from..).unwrap_or_default().to_vec();
+            return self.hash(bits).to_be_bytes().to_vec();
         };
         let mut out = Vec::with_capacity(digest.len());
         for at in (0..head.len()).step_by(8) {

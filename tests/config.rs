@@ -84,7 +84,8 @@ fn what_is_not_given_has_its_default() {
     assert_eq!((feed.address.as_str(), feed.topic.as_str(), feed.names.len()), ("", "", 0));
     assert_eq!((feed.replay.as_ref(), feed.grid), (None, None));
     // What the transport does by default is what is documented as the default.
-    assert_eq!(feed.link(0).unwrap(), SubOptions::new(feed.endpoint.clone(), Mode::Connect));
+    let endpoint = "tcp://127.0.0.1:5557".parse().unwrap();
+    assert_eq!(feed.link(0).unwrap(), Some(SubOptions::new(endpoint, Mode::Connect)));
     assert_eq!(feed.replay(0).unwrap(), None);
 }
 
@@ -116,7 +117,7 @@ transport: zeromq"#,
     let feed = &config.feeds[0];
     assert_eq!((feed.engine, feed.mode, feed.copies), (Engine::Sglang, Mode::Bind, Copies::Set));
     assert_eq!((feed.rank_numbers(), feed.topic.as_str()), (4..8, "kv@pod-a"));
-    let link = feed.link(5).unwrap();
+    let link = feed.link(5).unwrap().unwrap();
     assert_eq!((link.endpoint.to_string().as_str(), link.topic.as_str()), ("tcp://127.0.0.1:5562", "kv@pod-a"));
     assert_eq!((link.mode, link.transport), (Mode::Bind, Transport::Zeromq));
     assert_eq!(link.queue, QueueLimits { messages: 100, bytes: 2 << 20 });
@@ -498,4 +499,39 @@ feeds:
         ]
         .join("\n")
     );
+}
+
+#[test]
+fn a_url_is_polled_for_all_ranks() {
+    let text = "feeds:\n  - { worker: a, model: m, engine: trtllm, endpoint: \"http://127.0.0.1:8000/kv_cache_events\", ranks: 2, poll_interval: 50ms }\n";
+    let (config, warnings) = Config::parse(text, "kvtap.yaml", &Env::default()).unwrap();
+    let feed = &config.feeds[0];
+    let poll = feed.poll().expect("a feed that is polled");
+    assert_eq!(poll.endpoint.to_string(), "http://127.0.0.1:8000/kv_cache_events");
+    assert_eq!(poll.interval, Duration::from_millis(50));
+    assert_eq!(feed.link(1), Ok(None));
+    assert_eq!(warnings.iter().count(), 0);
+}
+
+#[test]
+fn what_a_url_cannot_do_is_refused() {
+    let text = "feeds:
+  - { worker: a, model: m, engine: vllm, endpoint: \"http://127.0.0.1:1/kv\" }
+  - { worker: b, model: m, engine: trtllm, endpoint: \"http://127.0.0.1:2/kv\", bind: true }
+  - { worker: c, model: m, engine: trtllm, endpoint: \"http://127.0.0.1:3/kv\", replay: \"tcp://127.0.0.1:4\", topic: kv }
+  - { worker: d, model: m, engine: trtllm, endpoint: \"https://127.0.0.1:5/kv\" }
+  - { worker: e, model: m, engine: trtllm, endpoint: \"http://127.0.0.1:2/kv\" }
+";
+    let faults = Config::parse(text, "kvtap.yaml", &Env::default()).unwrap_err().to_string();
+    for expected in [
+        "feeds[0].endpoint: only TensorRT-LLM's events are polled over http: `engine: trtllm`",
+        "feeds[1].endpoint: a URL is asked, it cannot be bound",
+        "feeds[2].replay: there is no replay of what is polled over http",
+        "feeds[2].topic: what is polled over http has no topics",
+        "feeds[3].endpoint: endpoint `https://127.0.0.1:5/kv`: https is not supported yet, only http",
+        "feeds[4].endpoint: http://127.0.0.1:2/kv is feeds[1]'s already: whoever polls takes the events away",
+    ] {
+        assert!(faults.contains(expected), "{expected}\nin\n{faults}");
+    }
+    assert_eq!(faults.lines().count(), 6, "{faults}");
 }

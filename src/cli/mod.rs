@@ -7,10 +7,14 @@ mod client;
 pub mod demo;
 pub mod match_;
 mod match_output;
+pub mod record;
+pub mod replay;
 pub mod serve;
+mod signals;
 pub mod sim;
 mod table;
 mod tokens;
+mod units;
 pub mod workers;
 
 use std::fmt;
@@ -44,6 +48,10 @@ pub enum Command {
     Demo(demo::Args),
     /// Run simulated engines on real sockets.
     Sim(sim::Args),
+    /// Record what an engine publishes into a file, with or without the prompts in it.
+    Record(record::Args),
+    /// Publish a recording again, or look at what an index makes of it.
+    Replay(replay::Args),
 }
 
 /// How a command ends.
@@ -89,6 +97,8 @@ fn run(cli: Cli) -> Outcome {
             Command::Workers(args) => workers::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,
+            Command::Record(args) => record::run(args).await,
+            Command::Replay(args) => replay::run(args).await,
         }
     })
 }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Failure, Outcome};
 use crate::admin::{self, Admin, Fleet, Readiness, RequestMetrics};
 use crate::config::{self, Config, Engine, Env, Format};
+use crate::feed::http::PollOptions;
 use crate::feed::status::Board;
 use crate::feed::zmq::EndpointError;
 use crate::feed::{self, Feed, runner::Timing};
@@ -91,34 +92,66 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
 fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Result<Vec<Feed>, Failure> {
     let mut feeds = Vec::new();
     for feed in &config.feeds {
+        if let Some(poll) = feed.poll() {
+            let spawned = Feed::spawn_polled(polled_options(feed, poll), index, board);
+            feeds.extend(spawned.map_err(|error| Failure::Failed(format!("{}: {error}", feed.worker)))?);
+            continue;
+        }
         for rank in feed.rank_numbers() {
-            let spawned = feed_options(feed, rank)
-                .map_err(feed::SpawnError::from)
-                .and_then(|options| Feed::spawn(options, index, board));
+            // What is not polled has a link.
+            let Some(options) = feed_options(feed, rank).transpose() else { continue };
+            let spawned =
+                options.map_err(feed::SpawnError::from).and_then(|options| Feed::spawn(options, index, board));
             feeds.push(spawned.map_err(|error| Failure::Failed(format!("{}: {error}", feed.identity(rank))))?);
         }
     }
     Ok(feeds)
 }
 
-fn feed_options(feed: &config::Feed, rank: u32) -> Result<feed::Options, EndpointError> {
-    Ok(feed::Options {
+fn feed_options(feed: &config::Feed, rank: u32) -> Result<Option<feed::Options>, EndpointError> {
+    let Some(link) = feed.link(rank)? else { return Ok(None) };
+    Ok(Some(feed::Options {
         identity: feed.identity(rank),
         engine: feed.engine.name(),
-        dialect: match feed.engine {
-            Engine::Vllm => Dialect::Vllm,
-            Engine::Sglang => Dialect::Sglang,
-            Engine::Trtllm => Dialect::Trtllm,
-            // The configuration refuses `dynamo` for ZMQ feeds.
-            Engine::Dynamo | Engine::Auto => Dialect::Auto,
-        },
-        link: feed.link(rank)?,
+        dialect: dialect(feed.engine),
+        link,
         replay: feed.replay(rank)?,
         copies: feed.copies,
-        normalize: normalize::Options { block_size: feed.grid.map(|grid| grid.size()), ..Default::default() },
-        timing: Timing { grace: Some(feed.tuning.disconnect_grace), ..Timing::default() },
+        normalize: normalize_options(feed),
+        timing: timing(feed),
         limits: Default::default(),
-    })
+    }))
+}
+
+fn polled_options(feed: &config::Feed, poll: PollOptions) -> feed::PolledOptions {
+    feed::PolledOptions {
+        identities: feed.rank_numbers().map(|rank| feed.identity(rank)).collect(),
+        engine: feed.engine.name(),
+        dialect: dialect(feed.engine),
+        poll,
+        copies: feed.copies,
+        normalize: normalize_options(feed),
+        timing: timing(feed),
+        limits: Default::default(),
+    }
+}
+
+fn dialect(engine: Engine) -> Dialect {
+    match engine {
+        Engine::Vllm => Dialect::Vllm,
+        Engine::Sglang => Dialect::Sglang,
+        Engine::Trtllm => Dialect::Trtllm,
+        // The configuration refuses `dynamo` for ZMQ feeds.
+        Engine::Dynamo | Engine::Auto => Dialect::Auto,
+    }
+}
+
+fn normalize_options(feed: &config::Feed) -> normalize::Options {
+    normalize::Options { block_size: feed.grid.map(|grid| grid.size()), ..Default::default() }
+}
+
+fn timing(feed: &config::Feed) -> Timing {
+    Timing { grace: Some(feed.tuning.disconnect_grace), ..Timing::default() }
 }
 
 /// Cancels `shutdown` at the first SIGTERM or SIGINT; the second ends the process.

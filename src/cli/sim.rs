@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{self, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, Outcome};
+use super::{Failure, Outcome, signals};
 use crate::block::Grid;
 use crate::sim::encode::Dialect;
 use crate::sim::engine::{Config, Engine};
@@ -144,7 +144,7 @@ pub struct FaultAt {
 /// [`Failure::Usage`] for an endpoint that is none, [`Failure::Failed`] for one that cannot be had.
 pub async fn run(args: Args) -> Outcome {
     let stop = CancellationToken::new();
-    let watch = tokio::spawn(stop_on_signal(stop.clone()));
+    let watch = tokio::spawn(signals::cancel(stop.clone()));
     let outcome = simulate(args, &mut io::stdout(), stop).await;
     watch.abort();
     Ok(outcome?)
@@ -304,23 +304,6 @@ fn conclude(args: &Args, engine: &Engine, tally: &Tally, out: &mut impl Write) -
         "rank {rank}: {requests} requests, {cached_tokens} of {prompt_tokens} prompt tokens cached, {messages} messages, \
          {blocks} blocks held"
     )
-}
-
-async fn stop_on_signal(stop: CancellationToken) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminated = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut signals) => {
-                signals.recv().await;
-            }
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminated => {}
-    }
-    stop.cancel();
 }
 
 fn block_size(text: &str) -> Result<NonZeroUsize, String> {

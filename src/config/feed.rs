@@ -1,6 +1,7 @@
 //! One entry of `feeds`: an engine, its ranks, and what routers call it.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use super::read::{Default, Reader, Section};
 use super::rule::{Flag, Number, Rule, Text, Words};
 use super::sections::{Tuning, tuning};
 use crate::block::{Grid, MAX_BLOCK_SIZE};
+use crate::feed::http::{HttpEndpoint, HttpEndpointError, PollOptions};
 use crate::feed::zmq::{Endpoint, EndpointError, Mode, ReplayOptions, SubOptions, Timing};
 use crate::index::Copies;
 use crate::worker::Identity;
@@ -29,8 +31,8 @@ pub struct Feed {
     pub model: String,
     /// What it runs.
     pub engine: Engine,
-    /// Rank 0's event endpoint; rank r's is [`Endpoint::at_rank`] of it, which cannot fail for these ranks.
-    pub endpoint: Endpoint,
+    /// Where its events come from.
+    pub endpoint: EventEndpoint,
     /// Rank 0's replay endpoint.
     pub replay: Option<Endpoint>,
     /// Messages whose topic begins so are taken; empty takes all.
@@ -47,6 +49,15 @@ pub struct Feed {
     pub copies: Copies,
     /// How it is followed.
     pub tuning: Tuning,
+}
+
+/// Where a feed's events come from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EventEndpoint {
+    /// Rank 0's socket; rank r's is [`Endpoint::at_rank`] of it, which cannot fail for the feed's ranks.
+    Zmq(Endpoint),
+    /// One URL that is polled for all ranks.
+    Http(HttpEndpoint),
 }
 
 /// What publishes a feed. All of them are decoded by what is seen on the wire; the word is for people, and for
@@ -81,6 +92,8 @@ const NAME: Text = Text { min: 1, max: 512 };
 struct BlockSize;
 
 struct Connectable;
+
+struct Source;
 
 /// A feed as it was read, and where what others may contradict was written.
 pub(super) struct Read {
@@ -123,6 +136,49 @@ impl Rule for Connectable {
     }
 }
 
+impl Rule for Source {
+    type Value = EventEndpoint;
+
+    fn read(&self, text: &str) -> Result<EventEndpoint, String> {
+        if text.starts_with("http") {
+            return text.parse().map(EventEndpoint::Http).map_err(|error: HttpEndpointError| error.to_string());
+        }
+        Connectable.read(text).map(EventEndpoint::Zmq)
+    }
+
+    fn allowed(&self) -> String {
+        format!("{}, or http://host:port/path", Connectable.allowed())
+    }
+
+    fn is_text(&self) -> bool {
+        true
+    }
+}
+
+// === impl EventEndpoint ===
+
+impl EventEndpoint {
+    /// The socket of one rank; `None` for a URL.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::at_rank`], for a rank that the feed does not have.
+    pub fn socket(&self, rank: u32) -> Result<Option<Endpoint>, EndpointError> {
+        match self {
+            Self::Zmq(endpoint) => endpoint.at_rank(rank).map(Some),
+            Self::Http(_) => Ok(None),
+        }
+    }
+}
+
+impl fmt::Display for EventEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zmq(endpoint) => endpoint.fmt(f),
+            Self::Http(endpoint) => endpoint.fmt(f),
+        }
+    }
+}
+
 // === impl Feed ===
 
 impl Feed {
@@ -131,17 +187,27 @@ impl Feed {
         self.first_rank..self.first_rank.saturating_add(self.ranks)
     }
 
-    /// The event link of one of its ranks.
+    /// How its URL is polled, for all of its ranks; `None` where its ranks have sockets.
+    pub fn poll(&self) -> Option<PollOptions> {
+        let EventEndpoint::Http(endpoint) = &self.endpoint else { return None };
+        let defaults = PollOptions::new(endpoint.clone());
+        let Tuning { queue, reconnect_max, poll_interval, .. } = self.tuning;
+        let first_retry = defaults.first_retry.min(reconnect_max);
+        Some(PollOptions { interval: poll_interval, first_retry, longest_retry: reconnect_max, queue, ..defaults })
+    }
+
+    /// The event link of one of its ranks; `None` where they are polled.
     ///
     /// # Errors
     /// Those of [`Endpoint::at_rank`], for a rank that is not one of [`Feed::rank_numbers`].
-    pub fn link(&self, rank: u32) -> Result<SubOptions, EndpointError> {
+    pub fn link(&self, rank: u32) -> Result<Option<SubOptions>, EndpointError> {
+        let Some(endpoint) = self.endpoint.socket(rank)? else { return Ok(None) };
         let Tuning { queue, reconnect_max, heartbeat, transport, .. } = self.tuning;
         let defaults = Timing::default();
         let first_retry = defaults.first_retry.min(reconnect_max);
         let timing = Timing { first_retry, longest_retry: reconnect_max, heartbeat, ..defaults };
-        let options = SubOptions::new(self.endpoint.at_rank(rank)?, self.mode);
-        Ok(SubOptions { topic: self.topic.clone(), transport, queue, timing, ..options })
+        let options = SubOptions::new(endpoint, self.mode);
+        Ok(Some(SubOptions { topic: self.topic.clone(), transport, queue, timing, ..options }))
     }
 
     /// A replay of one of its ranks; `None` where it has no replay socket.
@@ -173,7 +239,7 @@ pub(super) fn read(reader: &mut Reader<'_>, mut section: Section<'_>, base: Opti
     let names = section.list(reader, "names", &NAME, "");
     let model = section.required(reader, "model", &NAME);
     let engine = section.or(reader, "engine", &ENGINES, Default::Text("auto"));
-    let endpoint = section.required(reader, "endpoint", &Connectable);
+    let endpoint = section.required(reader, "endpoint", &Source);
     let replay = section.optional(reader, "replay", &Connectable);
     let topic = section.optional(reader, "topic", &Text { min: 0, max: 512 });
     let ranks = section.or(reader, "ranks", &Number { min: 1, max: MAX_RANKS, unit: "ranks" }, Default::Text("1"));
@@ -190,10 +256,28 @@ pub(super) fn read(reader: &mut Reader<'_>, mut section: Section<'_>, base: Opti
     let mode = if bind?.value { Mode::Bind } else { Mode::Connect };
     let (endpoint_path, replay_path) = (section.path_of("endpoint"), section.path_of("replay"));
     let worker_path = section.path_of("worker");
-    if let Some(Placed { value, place }) = &endpoint
-        && let Err(error) = value.check(mode)
-    {
-        reader.fault(place, &endpoint_path, error.to_string());
+    match &endpoint {
+        Some(Placed { value: EventEndpoint::Zmq(socket), place }) => {
+            if let Err(error) = socket.check(mode) {
+                reader.fault(place, &endpoint_path, error.to_string());
+            }
+        }
+        Some(Placed { value: EventEndpoint::Http(_), place }) => {
+            if engine.as_ref().is_some_and(|engine| engine.value != Engine::Trtllm) {
+                let what = "only TensorRT-LLM's events are polled over http: `engine: trtllm`";
+                reader.fault(place, &endpoint_path, what);
+            }
+            if mode == Mode::Bind {
+                reader.fault(place, &endpoint_path, "a URL is asked, it cannot be bound");
+            }
+            if let Some(Placed { place, .. }) = &replay {
+                reader.fault(place, &replay_path, "there is no replay of what is polled over http");
+            }
+            if let Some(Placed { place, .. }) = &topic {
+                reader.fault(place, &section.path_of("topic"), "what is polled over http has no topics");
+            }
+        }
+        None => {}
     }
     // Engines bind their replay socket, also those that connect for their events.
     if let Some(Placed { value, place }) = &replay
@@ -236,11 +320,12 @@ pub(super) fn read(reader: &mut Reader<'_>, mut section: Section<'_>, base: Opti
 /// Every rank has a socket of its own.
 fn check_ports(reader: &mut Reader<'_>, read: &Read, endpoint_path: &str, replay_path: &str) {
     let feed = &read.feed;
+    let EventEndpoint::Zmq(endpoint) = &feed.endpoint else { return };
     let mut of_ranks = |endpoint: &Endpoint, place: &Place, path: &str| {
         let sockets: Result<Vec<_>, _> = feed.rank_numbers().map(|rank| Ok((rank, endpoint.at_rank(rank)?))).collect();
         sockets.map_err(|error: EndpointError| reader.fault(place, path, error.to_string())).ok()
     };
-    let events = of_ranks(&feed.endpoint, &read.endpoint_place, endpoint_path);
+    let events = of_ranks(endpoint, &read.endpoint_place, endpoint_path);
     let (Some(replay), Some(place)) = (&feed.replay, &read.replay_place) else { return };
     let (Some(events), Some(replays)) = (events, of_ranks(replay, place, replay_path)) else { return };
     let replay_sockets: HashSet<String> = replays.iter().map(|(_, endpoint)| socket(endpoint)).collect();
@@ -258,13 +343,22 @@ fn check_ports(reader: &mut Reader<'_>, read: &Read, endpoint_path: &str, replay
 /// What the chosen transport does not reach is refused, what anyone on the network may read or forge is warned of.
 fn check_links(reader: &mut Reader<'_>, read: &Read, endpoint_path: &str, replay_path: &str) {
     let feed = &read.feed;
-    let link = SubOptions { transport: feed.tuning.transport, ..SubOptions::new(feed.endpoint.clone(), feed.mode) };
+    let endpoint = match &feed.endpoint {
+        EventEndpoint::Zmq(endpoint) => endpoint,
+        EventEndpoint::Http(endpoint) => {
+            if !endpoint.is_local() {
+                let what = format!("{endpoint} is not local: http is neither encrypted nor authenticated");
+                reader.warn(&read.endpoint_place, endpoint_path, what);
+            }
+            return;
+        }
+    };
+    let link = SubOptions { transport: feed.tuning.transport, ..SubOptions::new(endpoint.clone(), feed.mode) };
     if let Err(error @ EndpointError::NotLocal(_)) = link.check() {
         reader.fault(&read.transport_place, endpoint_path, error.to_string());
     }
     let replay = feed.replay.as_ref().zip(read.replay_place.as_ref());
-    let sockets =
-        [Some((&feed.endpoint, &read.endpoint_place, endpoint_path)), replay.map(|(r, p)| (r, p, replay_path))];
+    let sockets = [Some((endpoint, &read.endpoint_place, endpoint_path)), replay.map(|(r, p)| (r, p, replay_path))];
     for (endpoint, place, path) in sockets.into_iter().flatten().filter(|(endpoint, _, _)| !endpoint.is_local()) {
         reader.warn(place, path, format!("{endpoint} is not local: ZMQ is neither encrypted nor authenticated"));
     }

@@ -29,7 +29,7 @@ use std::path::Path;
 
 pub use env::Env;
 pub use fault::{Fault, Faults, Place, Warnings};
-pub use feed::{Engine, Feed};
+pub use feed::{Engine, EventEndpoint, Feed};
 pub use read::Key;
 pub use sections::{Admin, Format, Grpc, Level, Log, Tuning};
 
@@ -152,8 +152,10 @@ fn check_identities(reader: &mut Reader<'_>, feeds: &[&feed::Read]) {
 fn check_sockets(reader: &mut Reader<'_>, feeds: &[&feed::Read]) {
     let mut sockets: HashMap<String, &feed::Read> = HashMap::new();
     for &read in feeds {
-        let endpoints = read.feed.rank_numbers().filter_map(|rank| read.feed.endpoint.at_rank(rank).ok());
-        let taken = endpoints.map(|endpoint| feed::socket(&endpoint)).filter(|socket| !socket.ends_with(":0"));
+        let endpoints = read.feed.rank_numbers().filter_map(|rank| read.feed.endpoint.socket(rank).ok().flatten());
+        let bound = endpoints.map(|endpoint| feed::socket(&endpoint)).filter(|socket| !socket.ends_with(":0"));
+        let polled = matches!(read.feed.endpoint, EventEndpoint::Http(_));
+        let taken = bound.chain(polled.then(|| read.feed.endpoint.to_string()));
         let taken: Vec<_> = taken
             .filter_map(|socket| {
                 let first = *sockets.entry(socket.clone()).or_insert(read);
@@ -162,8 +164,9 @@ fn check_sockets(reader: &mut Reader<'_>, feeds: &[&feed::Read]) {
             .collect();
         let Some((socket, first)) = taken.first() else { continue };
         let key = format!("{}.endpoint", read.path);
-        let what = format!("{socket} is {}'s already: a socket carries one rank's events", first.path);
-        if read.feed.mode == Mode::Bind || first.feed.mode == Mode::Bind {
+        let why = if polled { "whoever polls takes the events away" } else { "a socket carries one rank's events" };
+        let what = format!("{socket} is {}'s already: {why}", first.path);
+        if polled || read.feed.mode == Mode::Bind || first.feed.mode == Mode::Bind {
             reader.fault(&read.endpoint_place, &key, what);
         } else {
             reader.warn(&read.endpoint_place, &key, what);

@@ -78,6 +78,8 @@ pub struct Tuning {
     pub heartbeat: Heartbeat,
     /// What reads the socket.
     pub transport: Transport,
+    /// The pause between two polls of an endpoint that is polled.
+    pub poll_interval: Duration,
 }
 
 const LEVELS: Words<Level> = Words(&[
@@ -208,6 +210,8 @@ pub(super) fn tuning(
     let heartbeat_timeout = section.or(reader, "heartbeat_timeout", &millis(100, 300_000), default);
     let default = or("own", "defaults.transport", base.map(|base| base.transport));
     let transport = section.or(reader, "transport", &TRANSPORTS, default)?;
+    let default = or("100ms", "defaults.poll_interval", base.map(|base| base.poll_interval));
+    let poll_interval = section.or(reader, "poll_interval", &millis(10, 60_000), default);
 
     let tuning = Tuning {
         queue: QueueLimits { messages: as_usize(queue_messages?.value), bytes: as_usize(queue_bytes?.value) },
@@ -216,6 +220,7 @@ pub(super) fn tuning(
         reconnect_max: reconnect_max?.value,
         heartbeat: Heartbeat { interval: heartbeat_interval?.value, timeout: heartbeat_timeout?.value },
         transport: transport.value,
+        poll_interval: poll_interval?.value,
     };
     Some((tuning, transport.place))
 }

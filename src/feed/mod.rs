@@ -3,13 +3,14 @@
 //! ```text
 //! engine --PUB--> zmq link --queue--> Runner --Input--> Machine --Command--> Runner --> decode --> normalize --> index
 //!        <-ROUTER- zmq replay -------^   |                                      |
-//!                                        +---------- status::Entry on the Board <+
+//!        <-GET---- http poll --queue-----^   +-------- status::Entry on the Board <+
 //! ```
 //!
 //! [`Feed::spawn`] is the door: it registers a rank with the index, puts an [`Entry`](status::Entry) on the
 //! [`Board`](status::Board), and starts two tasks. The link's only receives; the [`Runner`](runner::Runner)'s asks the
 //! [`Machine`](machine::Machine) about every message and does what it says. One socket is one rank: a batch that names
-//! another rank is applied to the socket's all the same, and counted as `rank_conflict`.
+//! another rank is applied to the socket's all the same, and counted as `rank_conflict`. TensorRT-LLM's HTTP endpoint
+//! speaks for all ranks: [`Feed::spawn_polled`] gives each its lane ([`http`]).
 //!
 //! What holds:
 //!
@@ -20,7 +21,9 @@
 //! - A feed that was stopped has left board and index, and nothing of it can come back: the index refuses its writer.
 
 pub mod drops;
+pub mod http;
 pub mod machine;
+pub mod recording;
 pub mod runner;
 pub mod source;
 mod spawn;
@@ -28,4 +31,4 @@ pub mod status;
 mod tally;
 pub mod zmq;
 
-pub use spawn::{Feed, Options, SpawnError};
+pub use spawn::{Feed, Options, PolledOptions, SpawnError};

@@ -108,7 +108,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Sockets {
-    live: mpsc::Sender<(u64, Bytes)>,
+    live: mpsc::Sender<Vec<Bytes>>,
     close: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -167,8 +167,31 @@ impl Publisher {
     /// # Errors
     /// [`PublishError::Closed`].
     pub async fn send(&self, sequence: u64, payload: Bytes) -> Result<(), PublishError> {
+        let sequence = Bytes::copy_from_slice(&sequence.to_be_bytes());
+        self.send_frames(vec![self.shared.topic.clone(), sequence, payload]).await
+    }
+
+    /// Sends a message of these frames, whatever they are. Only a replay of what was kept gives it again.
+    ///
+    /// # Errors
+    /// [`PublishError::Closed`].
+    pub async fn send_frames(&self, frames: Vec<Bytes>) -> Result<(), PublishError> {
         let sockets = self.sockets.as_ref().ok_or(PublishError::Closed)?;
-        sockets.live.send((sequence, payload)).await.map_err(|_| PublishError::Closed)
+        sockets.live.send(frames).await.map_err(|_| PublishError::Closed)
+    }
+
+    /// Keeps a payload for replays under a number of its own, in its place; one that has this number already goes.
+    pub fn keep_as(&mut self, sequence: u64, payload: Bytes) {
+        self.next = self.next.max(sequence.saturating_add(1));
+        let mut ring = self.shared.ring();
+        let at = ring.partition_point(|(kept, _)| *kept < sequence);
+        if ring.get(at).is_some_and(|(kept, _)| *kept == sequence) {
+            ring.remove(at);
+        }
+        ring.insert(at, (sequence, payload));
+        if ring.len() > self.shared.capacity {
+            ring.pop_front();
+        }
     }
 
     /// Takes the next number for a payload that only a replay will give.

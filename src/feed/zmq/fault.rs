@@ -43,6 +43,9 @@ pub enum Fault {
     /// A replay that as a whole exceeded its time.
     #[error("the replay did not end within its deadline")]
     Deadline,
+    /// A poll over HTTP failed.
+    #[error("{0}")]
+    Poll(String),
     /// The `zeromq` crate gave up.
     #[error("the socket failed: {0}")]
     Socket(String),
@@ -66,6 +69,7 @@ impl Fault {
             Self::Crowded => "crowded",
             Self::Idle => "idle",
             Self::Deadline => "deadline",
+            Self::Poll(_) => "poll_failed",
             Self::Socket(_) => "socket",
         }
     }

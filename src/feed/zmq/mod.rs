@@ -32,10 +32,12 @@ mod sub;
 mod trusted;
 pub mod zmtp;
 
+pub(super) use backoff::Backoff;
 pub use connection::Heartbeat;
 pub use endpoint::{Endpoint, EndpointError, Host, Mode};
 pub use fault::Fault;
 pub use queue::{LinkEvent, QueueLimits, QueueReceiver};
+pub(super) use queue::{QueueSender, queue};
 pub use replay::{ReplayOptions, Replies, replay};
 pub use sub::{SubOptions, Timing, Transport, subscribe};
 pub use zmtp::Limits;

@@ -61,7 +61,7 @@ pub enum LinkEvent {
 
 /// The link's end.
 #[derive(Clone, Debug)]
-pub(super) struct QueueSender(Arc<Shared>);
+pub(in crate::feed) struct QueueSender(Arc<Shared>);
 
 /// The reader's end. Dropping it ends the link.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ struct State {
 }
 
 /// A queue; dropping its reader's end drops `link`.
-pub(super) fn queue(limits: QueueLimits, link: DropGuard) -> (QueueSender, QueueReceiver) {
+pub(in crate::feed) fn queue(limits: QueueLimits, link: DropGuard) -> (QueueSender, QueueReceiver) {
     let shared = Arc::new(Shared { limits, state: Mutex::default(), changed: Notify::new() });
     (QueueSender(Arc::clone(&shared)), QueueReceiver { shared, _link: link })
 }
@@ -109,7 +109,7 @@ impl Default for QueueLimits {
 
 impl QueueSender {
     /// A message came.
-    pub(super) fn message(&self, frames: Vec<Bytes>) {
+    pub(in crate::feed) fn message(&self, frames: Vec<Bytes>) {
         let limits = self.0.limits;
         self.0.change(|state| {
             let cost = cost(&frames);
@@ -124,17 +124,17 @@ impl QueueSender {
     }
 
     /// A publisher is there.
-    pub(super) fn connected(&self) {
+    pub(in crate::feed) fn connected(&self) {
         self.mark(LinkEvent::Connected);
     }
 
     /// The publisher is gone.
-    pub(super) fn disconnected(&self, fault: Fault) {
+    pub(in crate::feed) fn disconnected(&self, fault: Fault) {
         self.mark(LinkEvent::Disconnected(fault));
     }
 
     /// A peer or a message was turned away.
-    pub(super) fn rejected(&self, reason: &'static str) {
+    pub(in crate::feed) fn rejected(&self, reason: &'static str) {
         self.0.change(|state| *state.rejected.entry(reason).or_default() += 1);
     }
 
@@ -144,17 +144,17 @@ impl QueueSender {
     }
 
     /// An attempt failed.
-    pub(super) fn unreachable(&self, fault: Fault) {
+    pub(in crate::feed) fn unreachable(&self, fault: Fault) {
         self.0.change(|state| state.unreachable = Some(fault));
     }
 
     /// Something came at `instant`, be it a heartbeat.
-    pub(super) fn heard(&self, instant: Instant) {
+    pub(in crate::feed) fn heard(&self, instant: Instant) {
         self.0.lock().heard = Some(instant);
     }
 
     /// Nothing more will come.
-    pub(super) fn end(&self) {
+    pub(in crate::feed) fn end(&self) {
         self.0.change(|state| state.ended = true);
     }
 

@@ -10,14 +10,14 @@ use zeromq::{PubSocket, Socket, SocketEvent, SocketSend, ZmqMessage};
 
 use super::Shared;
 
-type Queue = mpsc::Receiver<(u64, Bytes)>;
+type Queue = mpsc::Receiver<Vec<Bytes>>;
 
 /// Sends what comes, to whoever is connected.
 pub(super) async fn bound(mut socket: PubSocket, mut queue: Queue, shared: Arc<Shared>, close: CancellationToken) {
     let publish = async {
-        while let Some((sequence, payload)) = queue.recv().await {
+        while let Some(frames) = queue.recv().await {
             shared.awake().await;
-            send(&mut socket, &shared, sequence, payload).await;
+            send(&mut socket, frames).await;
         }
     };
     tokio::select! {
@@ -83,9 +83,9 @@ async fn until_disconnected(
                 Some(_) => {}
             },
             message = queue.recv() => match message {
-                Some((sequence, payload)) => {
+                Some(frames) => {
                     shared.awake().await;
-                    send(socket, shared, sequence, payload).await;
+                    send(socket, frames).await;
                 }
                 None => return false,
             },
@@ -93,11 +93,10 @@ async fn until_disconnected(
     }
 }
 
-async fn send(socket: &mut PubSocket, shared: &Shared, sequence: u64, payload: Bytes) {
-    let mut message = ZmqMessage::from(shared.topic.clone());
-    message.push_back(Bytes::copy_from_slice(&sequence.to_be_bytes()));
-    message.push_back(payload);
+async fn send(socket: &mut PubSocket, frames: Vec<Bytes>) {
+    // A message without frames is none.
+    let Ok(message) = ZmqMessage::try_from(frames) else { return };
     if let Err(error) = socket.send(message).await {
-        tracing::warn!(%error, sequence, "A simulated engine could not send a message.");
+        tracing::warn!(%error, "A simulated engine could not send a message.");
     }
 }

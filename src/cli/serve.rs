@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -11,12 +14,16 @@ use crate::admin::{self, Admin, Fleet, Readiness, RequestMetrics};
 use crate::config::{self, Config, Engine, Env, Format};
 use crate::feed::status::Board;
 use crate::feed::zmq::EndpointError;
-use crate::feed::{self, Feed, runner::Timing};
+use crate::feed::{self, Feed, Snapshots, runner::Timing};
 use crate::index::Index;
 use crate::normalize;
 use crate::serve::{self, Listener, listen};
+use crate::snapshot::Store;
 use crate::telemetry;
 use crate::wire::Dialect;
+
+/// What the last snapshots may take, even where draining has used up the grace.
+const LAST_SNAPSHOT: Duration = Duration::from_secs(2);
 
 /// The arguments of `kvtap serve`.
 #[derive(Clone, Debug, clap::Args)]
@@ -74,10 +81,13 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
         reflection: config.grpc.reflection,
         grace: config.grpc.drain_grace,
     };
-    let served = serve::run(listeners, fleet, requests, readiness, options, shutdown).await;
-    for feed in feeds {
-        feed.stop().await;
-    }
+    let told = tokio::spawn(shutdown.clone().cancelled_owned().map(|()| Instant::now()));
+    let served = serve::run(listeners, fleet, requests, readiness, options, shutdown.clone()).await;
+    // Without that the server has ended by itself, and nobody waits.
+    let drained =
+        if shutdown.is_cancelled() { told.await.map_or(Duration::ZERO, |told| told.elapsed()) } else { Duration::ZERO };
+    let left = config.grpc.drain_grace.saturating_sub(drained).max(LAST_SNAPSHOT);
+    join_all(feeds.into_iter().map(|feed| feed.finish(left))).await;
     // The admin port goes last, so that readiness says 503 while requests drain.
     admin_stop.cancel();
     match admin_task.await {
@@ -89,10 +99,11 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
 }
 
 fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Result<Vec<Feed>, Failure> {
+    let snapshots = snapshots(&config.snapshot);
     let mut feeds = Vec::new();
     for feed in &config.feeds {
         for rank in feed.rank_numbers() {
-            let spawned = feed_options(feed, rank)
+            let spawned = feed_options(feed, rank, snapshots.as_ref())
                 .map_err(feed::SpawnError::from)
                 .and_then(|options| Feed::spawn(options, index, board));
             feeds.push(spawned.map_err(|error| Failure::Failed(format!("{}: {error}", feed.identity(rank))))?);
@@ -101,7 +112,19 @@ fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Resul
     Ok(feeds)
 }
 
-fn feed_options(feed: &config::Feed, rank: u32) -> Result<feed::Options, EndpointError> {
+/// Where snapshots go. A directory that cannot be used costs the snapshots, not the service.
+fn snapshots(config: &config::Snapshot) -> Option<Snapshots> {
+    let directory = config.directory.as_deref()?;
+    match Store::open(directory) {
+        Ok(store) => Some(Snapshots { store, interval: config.interval }),
+        Err(error) => {
+            tracing::error!(directory = %directory.display(), %error, "No snapshots are taken or loaded: the directory cannot be used.");
+            None
+        }
+    }
+}
+
+fn feed_options(feed: &config::Feed, rank: u32, snapshots: Option<&Snapshots>) -> Result<feed::Options, EndpointError> {
     Ok(feed::Options {
         identity: feed.identity(rank),
         engine: feed.engine.name(),
@@ -118,6 +141,7 @@ fn feed_options(feed: &config::Feed, rank: u32) -> Result<feed::Options, Endpoin
         normalize: normalize::Options { block_size: feed.grid.map(|grid| grid.size()), ..Default::default() },
         timing: Timing { grace: Some(feed.tuning.disconnect_grace), ..Timing::default() },
         limits: Default::default(),
+        snapshots: snapshots.cloned(),
     })
 }
 

@@ -1,10 +1,13 @@
 //! Bringing a feed to life, and ending it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::keeper::{Keeper, Snapshots};
 use super::machine::Limits;
 use super::runner::{Ended, Runner, Timing};
 use super::source::ZmqSource;
@@ -36,6 +39,8 @@ pub struct Options {
     pub timing: Timing,
     /// What may wait during a recovery.
     pub limits: Limits,
+    /// Whether what it holds is to outlive the process.
+    pub snapshots: Option<Snapshots>,
 }
 
 /// A feed that runs. Dropping it stops it, and withdraws the rank from board and index.
@@ -44,6 +49,7 @@ pub struct Feed {
     entry: Arc<Entry>,
     /// Dropped, or stopped, once.
     place: Place,
+    finish: CancellationToken,
     link: JoinHandle<()>,
     runner: JoinHandle<Ended>,
 }
@@ -117,10 +123,20 @@ impl Feed {
         board.insert(Arc::clone(&entry));
         let source = ZmqSource::new(receiver, options.replay, cancel.clone());
         let normalizer = Normalizer::new(writer, options.normalize);
-        let runner =
-            Runner::new(source, normalizer, Arc::clone(&entry), options.dialect, options.timing, options.limits);
-        let runner = tokio::spawn(runner.run(cancel));
-        Ok(Self { entry, place, link, runner })
+        let Options { dialect, timing, limits, copies, snapshots, .. } = options;
+        let finish = CancellationToken::new();
+        let (told, shown, index) = (finish.clone(), Arc::clone(&entry), Arc::clone(index));
+        let runner = tokio::spawn(async move {
+            let Some(snapshots) = snapshots else {
+                let runner = Runner::new(source, normalizer, shown, dialect, timing, limits);
+                return runner.until(told).run(cancel).await;
+            };
+            let loaded = Keeper::load(snapshots, copies, index, Arc::clone(&shown), normalizer).await;
+            let Some((keeper, start, normalizer)) = loaded else { return Ended::RankRemoved };
+            let runner = Runner::new(source, normalizer, shown, dialect, timing, limits);
+            runner.kept(keeper, start, limits).until(told).run(cancel).await
+        });
+        Ok(Self { entry, place, finish, link, runner })
     }
 
     /// The rank's slot in the index.
@@ -133,11 +149,33 @@ impl Feed {
         &self.entry
     }
 
+    /// [`Feed::stop`], after a last snapshot where the feed takes any. That may take as long as `within`; then the one
+    /// before it stays.
+    pub async fn finish(self, within: Duration) {
+        self.finish.cancel();
+        self.end(Some(within)).await;
+    }
+
     /// Stops the feed, withdraws the rank from board and index, and waits until its tasks have ended.
     pub async fn stop(self) {
-        let Self { entry, place, link, runner } = self;
+        self.end(None).await;
+    }
+
+    async fn end(self, within: Option<Duration>) {
+        let Self { entry, place, link, mut runner, .. } = self;
+        let ended = match within {
+            Some(within) => timeout(within, &mut runner).await.ok(),
+            None => None,
+        };
+        if within.is_some() && ended.is_none() {
+            tracing::warn!(feed = %entry.identity, "The last snapshot was not taken in time.");
+        }
         drop(place);
-        for (task, ended) in [("link", link.await.err()), ("runner", runner.await.err())] {
+        let runner = match ended {
+            Some(ended) => ended,
+            None => runner.await,
+        };
+        for (task, ended) in [("link", link.await.err()), ("runner", runner.err())] {
             if let Some(error) = ended {
                 tracing::error!(feed = %entry.identity, task, %error, "A feed's task failed.");
             }

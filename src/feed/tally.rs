@@ -27,6 +27,9 @@ pub(super) struct Tally {
     pub(super) dropped: BTreeMap<&'static str, u64>,
     /// Why this engine's events cannot be exact.
     pub(super) degraded: Option<&'static str>,
+    /// What became of snapshots, by outcome, and those refused, by reason.
+    pub(super) snapshots: BTreeMap<&'static str, u64>,
+    pub(super) snapshots_refused: BTreeMap<&'static str, u64>,
 }
 
 // === impl Tally ===
@@ -45,6 +48,8 @@ impl Default for Tally {
             events: 0,
             dropped: BTreeMap::new(),
             degraded: None,
+            snapshots: BTreeMap::new(),
+            snapshots_refused: BTreeMap::new(),
         }
     }
 }
@@ -97,6 +102,8 @@ impl Tally {
         status.bytes = self.bytes;
         status.events = self.events;
         status.orphans = orphans;
+        status.snapshots.clone_from(&self.snapshots);
+        status.snapshots_refused.clone_from(&self.snapshots_refused);
         status.count(counters);
         for counts in [&self.dropped, normalized] {
             for reason in counts.keys() {

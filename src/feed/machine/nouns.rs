@@ -214,6 +214,15 @@ pub struct Counters {
     pub resets: [u64; Cause::ALL.len()],
 }
 
+// === impl Past ===
+
+impl Past {
+    /// The epoch and the last message.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { epoch: self.epoch, sequence: self.messages.last().map(|(sequence, _)| *sequence) }
+    }
+}
+
 // === impl Digest ===
 
 impl Digest {

@@ -117,7 +117,7 @@ mod tests {
             assert!(text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)), "{text}");
             assert!(!names[..i].contains(one), "{text}");
         }
-        assert_eq!(names[0], "pod-a-b2d1cfb9dcd1ee2f-3.kvtap", "files of former processes are found again");
+        assert_eq!(names[0], "pod-a-8646c1aac08e7b41-3.kvtap", "files of former processes are found again");
     }
 
     #[test]

@@ -136,10 +136,10 @@ impl Engine {
             write_u32(out, 1000 + n).unwrap();
             match n {
                 0 | 100 => write_nil(out).unwrap(),
-                n => drop(write_u32(out, 999 + n).unwrap()),
+                n => write_u32(out, 999 + n).unwrap(),
             }
             write_array_len(out, 4).unwrap();
-            (4 * n..4 * n + 4).for_each(|token| drop(write_u32(out, token).unwrap()));
+            (4 * n..4 * n + 4).for_each(|token| write_u32(out, token).unwrap());
             write_u32(out, 4).unwrap();
             write_nil(out).unwrap();
         })

@@ -68,6 +68,10 @@ pub struct Status {
     pub dropped: BTreeMap<&'static str, u64>,
     /// Blocks parked because their parent is unknown.
     pub orphans: u64,
+    /// Snapshots by outcome: `restored`, `written`, `failed`.
+    pub snapshots: BTreeMap<&'static str, u64>,
+    /// Snapshots that were not believed, by reason ([`Refusal`](crate::snapshot::Refusal)).
+    pub snapshots_refused: BTreeMap<&'static str, u64>,
 }
 
 /// One feed on the board.
@@ -132,6 +136,8 @@ impl Default for Status {
             resets: BTreeMap::new(),
             dropped: BTreeMap::new(),
             orphans: 0,
+            snapshots: BTreeMap::new(),
+            snapshots_refused: BTreeMap::new(),
         }
     }
 }

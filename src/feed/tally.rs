@@ -30,6 +30,9 @@ pub(super) struct Tally {
     pub(super) degraded: Option<&'static str>,
     /// The grid of this worker's blocks, and another one that was refused.
     pub(super) conflict: Option<(Grid, Grid)>,
+    /// What became of snapshots, by outcome, and those refused, by reason.
+    pub(super) snapshots: BTreeMap<&'static str, u64>,
+    pub(super) snapshots_refused: BTreeMap<&'static str, u64>,
 }
 
 // === impl Tally ===
@@ -49,6 +52,8 @@ impl Default for Tally {
             dropped: BTreeMap::new(),
             degraded: None,
             conflict: None,
+            snapshots: BTreeMap::new(),
+            snapshots_refused: BTreeMap::new(),
         }
     }
 }
@@ -120,6 +125,8 @@ impl Tally {
         status.bytes = self.bytes;
         status.events = self.events;
         status.orphans = orphans;
+        status.snapshots.clone_from(&self.snapshots);
+        status.snapshots_refused.clone_from(&self.snapshots_refused);
         status.count(counters);
         for counts in [&self.dropped, normalized] {
             for reason in counts.keys() {

@@ -52,6 +52,11 @@ impl Ages {
         }
     }
 
+    /// Every entry, live or stale, the oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Aged> {
+        self.queue.iter()
+    }
+
     /// Takes the oldest entry, live or stale.
     pub(super) fn pop(&mut self) -> Option<Aged> {
         self.queue.pop_front()

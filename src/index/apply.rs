@@ -6,7 +6,7 @@ use crate::hash::{EngineHash, PrefixHash, Seed};
 use super::ages::{Aged, Kind};
 use super::copies::Piles;
 use super::door::{Block, Copies, Limits, Parent, RemoveOutcome, StoreOutcome};
-use super::rank::{Name, Places, Put, Rank, forms};
+use super::rank::{Name, Places, Put, Rank, Spot, forms};
 use super::scope::{Scope, give_back};
 
 /// One rank with all that its changes touch.
@@ -21,7 +21,7 @@ pub(super) struct Hands<'a> {
 }
 
 /// What became of one block of a store.
-enum Stored {
+pub(super) enum Stored {
     Added,
     Copy,
     Moved,
@@ -46,19 +46,28 @@ impl Hands<'_> {
             Parent::Under(place) => (Some(place.prefix), place.seed),
         };
         for block in run {
-            let at = PrefixHash::after(last, block.content);
-            match self.store_block(block, at, seed, tier, group) {
+            let spot = Spot { at: PrefixHash::after(last, block.content), parent: last };
+            match self.store_block(block, spot, seed, tier, group, 1) {
                 Stored::Added => outcome.added += 1,
                 Stored::Copy => outcome.copies += 1,
                 Stored::Moved => outcome.moved += 1,
             }
             outcome.evicted += self.keep_bounds();
-            last = Some(at);
+            last = Some(spot.at);
         }
         outcome
     }
 
-    fn store_block(&mut self, block: &Block, at: PrefixHash, seed: Seed, tier: Tier, group: Group) -> Stored {
+    pub(super) fn store_block(
+        &mut self,
+        block: &Block,
+        spot: Spot,
+        seed: Seed,
+        tier: Tier,
+        group: Group,
+        copies: u32,
+    ) -> Stored {
+        let at = spot.at;
         let known = self.rank.names.get(&block.engine);
         let moved = known.is_some_and(|name| name.content != block.content);
         if moved {
@@ -69,15 +78,15 @@ impl Hands<'_> {
         let name = self.rank.names.entry(block.engine).or_insert_with(|| Name {
             content: block.content,
             seed,
-            places: Places::One(at),
+            places: Places::One(spot),
             piles: Piles::default(),
             stored,
         });
         name.seed = seed;
         name.stored = stored;
         let all = name.piles.tiers();
-        let Put { new_tier, new_place } = name.places.put(at, tier, all, stored);
-        let before = name.piles.add(tier, group, self.rank.copies);
+        let Put { new_tier, new_place } = name.places.put(spot, tier, all, stored);
+        let before = name.piles.add(tier, group, self.rank.copies, copies);
         let fresh = self.rank.names.len() > names;
         if !all.has(tier) {
             self.rank.by_tier[tier.index()] += 1;
@@ -91,7 +100,7 @@ impl Hands<'_> {
                 set.insert((at, block.engine));
             }
         }
-        self.count_copy(before);
+        self.count_copies(before, copies);
         match (moved, before) {
             (true, _) => Stored::Moved,
             (false, 0) => Stored::Added,
@@ -110,17 +119,17 @@ impl Hands<'_> {
         let Some(hash) = self.rank.known(hash) else { return false };
         let Some(name) = self.rank.names.get(&hash) else { return false };
         // Which of several places was meant cannot be known, and none may be overstated.
-        let Places::One(at) = name.places else { return false };
+        let Places::One(Spot { at, .. }) = name.places else { return false };
         let stored = self.age(hash, Kind::Prefix);
         let Some(name) = self.rank.names.get_mut(&hash) else { return false };
         name.stored = stored;
         let new_tier = !name.piles.tiers().has(tier);
-        let before = name.piles.add(tier, group, self.rank.copies);
+        let before = name.piles.add(tier, group, self.rank.copies, 1);
         if new_tier {
             self.rank.by_tier[tier.index()] += 1;
             self.gain(at, tier);
         }
-        self.count_copy(before);
+        self.count_copies(before, 1);
         true
     }
 
@@ -133,22 +142,28 @@ impl Hands<'_> {
                 self.rank.names.contains_key(form) || self.rank.others.contains_key(&(group, *form))
             };
             let hash = forms(*hash).find(is_known).unwrap_or(*hash);
-            let stored = self.age(hash, Kind::Other(group));
-            let others = self.rank.others.len();
-            let other = self.rank.others.entry((group, hash)).or_default();
-            other.stored = stored;
-            let before = other.piles.add(tier, group, self.rank.copies);
-            if self.rank.others.len() > others {
-                self.weigh(1);
-            }
-            self.count_copy(before);
+            self.hold_block(tier, group, hash, 1);
             self.keep_bounds();
         }
     }
 
-    fn count_copy(&mut self, before: u32) {
-        if before > 0 && before < u32::MAX && self.rank.copies == Copies::Count {
-            self.rank.extra_copies += 1;
+    pub(super) fn hold_block(&mut self, tier: Tier, group: Group, hash: EngineHash, copies: u32) {
+        let stored = self.age(hash, Kind::Other(group));
+        let others = self.rank.others.len();
+        let other = self.rank.others.entry((group, hash)).or_default();
+        other.stored = stored;
+        let before = other.piles.add(tier, group, self.rank.copies, copies);
+        if self.rank.others.len() > others {
+            self.weigh(1);
+        }
+        self.count_copies(before, copies);
+    }
+
+    /// A pile of `before` copies got so many more: all but its very first are extra.
+    fn count_copies(&mut self, before: u32, copies: u32) {
+        if self.rank.copies == Copies::Count {
+            let after = before.saturating_add(copies);
+            self.rank.extra_copies += u64::from(after.saturating_sub(1) - before.saturating_sub(1));
         }
     }
 }
@@ -176,7 +191,7 @@ impl Hands<'_> {
         if name.piles.on(tier, group) == 0 {
             return None;
         }
-        let Places::One(at) = name.places else {
+        let Places::One(Spot { at, .. }) = name.places else {
             self.withdraw(tier, hash);
             return Some(Taken::Last);
         };
@@ -220,15 +235,15 @@ impl Hands<'_> {
             self.unweigh(gone);
             if let Some(last) = many.at.iter().max_by_key(|(_, standing)| standing.stored) {
                 many.last = *last.0;
-                left = Some((many.last, many.at.len()));
+                left = Some((Spot { at: many.last, parent: last.1.parent }, many.at.len()));
             }
             give_back(&mut many.at);
         }
         match left {
             None => {}
-            Some((at, places)) => {
+            Some((spot, places)) => {
                 if places == 1 {
-                    name.places = Places::One(at);
+                    name.places = Places::One(spot);
                 }
                 self.rank.names.insert(hash, name);
             }
@@ -350,7 +365,7 @@ impl Hands<'_> {
     }
 
     /// Lets the rank's oldest blocks go until the bounds hold again; how many went.
-    fn keep_bounds(&mut self) -> usize {
+    pub(super) fn keep_bounds(&mut self) -> usize {
         let mut evicted = 0;
         while self.rank.weight > self.limits.blocks_per_rank || *self.total > self.limits.blocks_in_all {
             let Some(oldest) = self.rank.ages.pop() else { break };

@@ -27,11 +27,13 @@
 //! scope   prefix hash -> who holds it, on which tiers        (what a match walks)
 //! rank    engine hash -> content, places, copies             (what an event names)
 //! apply   the verbs that change both    lookup  the match    groups  the hybrid rule
-//! copies  counts by (tier, group)       ages    the oldest   model   the reference, apart from all this
+//! copies  counts by (tier, group)       ages    the oldest   carry   a rank's content, out and back in
+//! model   the reference, apart from all this
 //! ```
 
 mod ages;
 mod apply;
+mod carry;
 mod copies;
 mod door;
 mod groups;
@@ -42,7 +44,8 @@ mod scope;
 mod state;
 
 pub use door::{
-    Block, Chain, Copies, Found, IndexError, Limits, Parent, Place, RankMatch, RankUsage, RemoveOutcome, StoreOutcome,
+    Block, Chain, Copies, Exported, Found, IndexError, Limits, Parent, Place, RankMatch, RankUsage, RemoveOutcome,
+    StoreOutcome,
 };
 
 use std::fmt;
@@ -123,6 +126,14 @@ impl Index {
     /// What a rank holds; `None` once it was removed.
     pub fn usage(&self, rank: RankId) -> Option<RankUsage> {
         self.read().rank(rank).map(rank::Rank::usage)
+    }
+
+    /// Tells everything that a rank holds, as it is between two transactions, and the stamp of the last one; `None`
+    /// once it was removed. [`Tx::restore`] takes it back, in this order.
+    ///
+    /// No rank of this index can be changed meanwhile: `visit` should only take down what it is told.
+    pub fn export(&self, rank: RankId, visit: &mut dyn FnMut(Exported)) -> Option<Stamp> {
+        self.read().rank(rank).map(|rank| rank.export(visit))
     }
 
     // A panic while the lock was held is a bug that has been reported already; a reader that refuses to answer ever
@@ -223,6 +234,15 @@ impl Tx<'_> {
     pub fn remove(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) -> RemoveOutcome {
         let hands = self.state.hands(self.rank);
         hands.map_or(RemoveOutcome::default(), |mut hands| hands.remove(tier, group, hashes))
+    }
+
+    /// Takes back one piece of an [`Index::export`]. Told all of it in its order, a rank that holds nothing and has
+    /// the same [`Copies`] is what the exported one was, but for its stamp, and for what its bounds do not allow.
+    ///
+    /// # Errors
+    /// [`IndexError::NotAnExport`] where no export says that at this point; nothing was changed then.
+    pub fn restore(&mut self, piece: &Exported) -> Result<(), IndexError> {
+        self.state.restore(self.rank, piece)
     }
 
     /// Drops everything this rank holds, on every tier and in every group. The grid and the groups stay known. The

@@ -70,8 +70,16 @@ pub(super) struct Other {
 #[derive(Debug)]
 pub(super) enum Places {
     /// One place, on every tier the name has a copy on.
-    One(PrefixHash),
+    One(Spot),
     Many(Box<Many>),
+}
+
+/// A place, and what it follows: only an export asks for that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    pub(super) at: PrefixHash,
+    /// The place before; `None` for block 0.
+    pub(super) parent: Option<PrefixHash>,
 }
 
 /// Several places of one name.
@@ -85,6 +93,7 @@ pub(super) struct Many {
 /// One of several places: on which tiers, and when it was stored last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
+    pub(super) parent: Option<PrefixHash>,
     pub(super) tiers: Tiers,
     pub(super) stored: Moment,
 }
@@ -123,7 +132,7 @@ impl Rank {
     pub(super) fn find(&self, hash: EngineHash) -> Option<Found> {
         let name = self.names.get(&self.known(hash)?)?;
         let (prefix, ambiguous) = match &name.places {
-            Places::One(at) => (*at, false),
+            Places::One(spot) => (spot.at, false),
             Places::Many(many) => (many.last, many.at.len() > 1),
         };
         Some(Found { place: Place { prefix, seed: name.seed }, seed: name.seed, ambiguous })
@@ -212,7 +221,7 @@ impl Places {
     /// Every place.
     pub(super) fn iter(&self) -> impl Iterator<Item = PrefixHash> {
         let (one, many) = match self {
-            Self::One(at) => (Some(*at), None),
+            Self::One(spot) => (Some(spot.at), None),
             Self::Many(many) => (None, Some(many.at.keys().copied())),
         };
         one.into_iter().chain(many.into_iter().flatten())
@@ -221,7 +230,7 @@ impl Places {
     /// Every place with the tiers the name has a copy on there; `all` are the tiers it has one on anywhere.
     pub(super) fn with_tiers(&self, all: Tiers) -> impl Iterator<Item = (PrefixHash, Tiers)> {
         let (one, many) = match self {
-            Self::One(at) => (Some((*at, all)), None),
+            Self::One(spot) => (Some((spot.at, all)), None),
             Self::Many(many) => (None, Some(many.at.iter().map(|(at, standing)| (*at, standing.tiers)))),
         };
         one.into_iter().chain(many.into_iter().flatten())
@@ -236,22 +245,23 @@ impl Places {
 
     /// Puts the name at a place too, as the last that was stored, with one tier more there. Says whether the tier,
     /// and whether the place, is new to it. `all` are the tiers the name had a copy on before.
-    pub(super) fn put(&mut self, at: PrefixHash, tier: Tier, all: Tiers, stored: Moment) -> Put {
+    pub(super) fn put(&mut self, spot: Spot, tier: Tier, all: Tiers, stored: Moment) -> Put {
+        let Spot { at, parent } = spot;
         match self {
-            Self::One(one) if *one == at => Put { new_tier: !all.has(tier), new_place: false },
+            Self::One(one) if one.at == at => Put { new_tier: !all.has(tier), new_place: false },
             Self::One(one) => {
                 // The first one's moment is not known any more; every later one is larger.
-                let first = Standing { tiers: all, stored: 0 };
-                let second = Standing { tiers: Tiers::default().with(tier), stored };
-                *self = Self::Many(Box::new(Many { at: HashMap::from([(*one, first), (at, second)]), last: at }));
+                let first = Standing { parent: one.parent, tiers: all, stored: 0 };
+                let second = Standing { parent, tiers: Tiers::default().with(tier), stored };
+                *self = Self::Many(Box::new(Many { at: HashMap::from([(one.at, first), (at, second)]), last: at }));
                 Put { new_tier: true, new_place: true }
             }
             Self::Many(many) => {
                 many.last = at;
                 let places = many.at.len();
-                let standing = many.at.entry(at).or_insert(Standing { tiers: Tiers::default(), stored });
+                let standing = many.at.entry(at).or_insert(Standing { parent, tiers: Tiers::default(), stored });
                 let new_tier = !standing.tiers.has(tier);
-                *standing = Standing { tiers: standing.tiers.with(tier), stored };
+                *standing = Standing { tiers: standing.tiers.with(tier), stored, ..*standing };
                 Put { new_tier, new_place: many.at.len() > places }
             }
         }

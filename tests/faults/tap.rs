@@ -59,7 +59,7 @@ impl Tap {
             normalize: normalize::Options::default(),
             timing: Timing {
                 grace: world.grace,
-                recovery: Duration::from_secs(3),
+                recovery: Duration::from_secs(20),
                 first_retry: ms(10),
                 longest_retry: ms(100),
                 first_rebuild: ms(100),

@@ -28,8 +28,18 @@ use crate::witness::Eye;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub enum Tap {
-    Inside { feed: Feed, index: Arc<Index>, _board: Arc<Board> },
-    Server { _process: Child, client: QueryServiceClient<Channel>, worker: String, bound: SocketAddr, _folder: TempDir },
+    Inside {
+        feed: Feed,
+        index: Arc<Index>,
+        _board: Arc<Board>,
+    },
+    Server {
+        _process: Box<Child>,
+        client: QueryServiceClient<Channel>,
+        worker: String,
+        bound: SocketAddr,
+        _folder: TempDir,
+    },
 }
 
 impl Tap {
@@ -113,7 +123,7 @@ impl Tap {
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let channel = Channel::from_shared(format!("http://{address}")).expect("an address").connect().await;
         let client = QueryServiceClient::new(channel.expect("it answers"));
-        Self::Server { _process: process, client, worker: name.to_owned(), bound, _folder: folder }
+        Self::Server { _process: Box::new(process), client, worker: name.to_owned(), bound, _folder: folder }
     }
 
     pub async fn eye(&self) -> Eye {

@@ -160,6 +160,13 @@ impl Entry {
     pub fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Since when the feed has been live; `None`: it is not. Where this is the same before and after something was
+    /// read from the index, that was read of a live feed.
+    pub fn live_since(&self) -> Option<SystemTime> {
+        let status = self.status();
+        (status.state == State::Live).then_some(status.since)
+    }
 }
 
 // === impl Board ===

@@ -160,3 +160,37 @@ impl Status {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::worker::{Identity, RankId};
+
+    fn entry() -> Entry {
+        let identity =
+            Identity { worker: "w".into(), address: "".into(), aliases: Arc::new([]), model: "m".into(), rank: 0 };
+        Entry::new(RankId { slot: 0, generation: 0 }, identity, "tcp://live".to_owned(), None, "auto")
+    }
+
+    #[test]
+    fn blocks_that_wait_for_their_parent_take_live_back_at_once_and_nothing_else() {
+        let entry = entry();
+        let mut tally = Tally { state: (State::Live, Why::Whole), ..Tally::default() };
+        tally.publish(&entry, &Counters::default(), &BTreeMap::new(), 0);
+        tally.demote(&entry, 0);
+        assert_eq!(entry.status().state, State::Live);
+        tally.demote(&entry, 2);
+        let status = entry.status().clone();
+        assert_eq!((status.state, status.orphans), (State::Incomplete, 2));
+        // Only a publication makes it live again: by then the batch that ended it has been seen.
+        tally.demote(&entry, 0);
+        assert_eq!(entry.status().state, State::Incomplete);
+
+        tally.state = (State::Replaying, Why::Gap);
+        tally.publish(&entry, &Counters::default(), &BTreeMap::new(), 0);
+        tally.demote(&entry, 2);
+        assert_eq!(entry.status().state, State::Replaying);
+    }
+}

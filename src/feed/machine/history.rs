@@ -153,6 +153,11 @@ impl History {
         self.beyond_repair = true;
     }
 
+    /// A replay broke off, so nobody knows what it would have brought: perhaps a clear after the holes.
+    pub(super) fn hope_for_repair(&mut self) {
+        self.beyond_repair = false;
+    }
+
     /// Whether there is something to repair, and hope.
     pub(super) fn repairable(&self) -> bool {
         self.flaw().is_some() && !self.beyond_repair

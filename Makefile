@@ -4,13 +4,18 @@ CARGO ?= cargo
 KVTAP_PYTHON ?= $(CURDIR)/.venv/bin/python
 export KVTAP_PYTHON
 
-.PHONY: demo test venv fmt lint doc clean-venv
+.PHONY: demo test fuzz venv fmt lint doc clean-venv
 
 demo:
 	$(CARGO) run --locked -- demo
 
 test: venv
 	$(CARGO) test --locked
+
+# Fuzzes every door that bytes come in by, or DOORS="wire query", each for so many seconds: fuzz/README.md.
+FUZZ_SECONDS ?= 60
+fuzz:
+	fuzz/run.sh $(FUZZ_SECONDS) $(DOORS)
 
 # The Python that tests talk to: pyzmq and grpcio, pinned, in .venv.
 venv:

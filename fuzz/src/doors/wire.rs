@@ -6,7 +6,7 @@ use kvtap::wire::{Batch, Dialect, Event, MessageError, Stored, decode, dynamo as
 /// A way to decode.
 type Decoder = fn(&[u8], &mut Batch) -> Result<(), MessageError>;
 
-/// Bytes of arenas for a byte of payload, with room for growth by doubling.
+/// Bytes of arenas and keys for a byte of payload, with room for growth by doubling.
 const MULTIPLE: usize = 128;
 /// Bytes of arenas that any message may cost.
 const CONSTANT: usize = 128 << 10;

@@ -9,7 +9,10 @@ pub fn config(bytes: &[u8]) {
     let env: Env = variables.lines().filter_map(|line| line.split_once('=')).collect();
     match Config::parse(file, "fuzz.yaml", &env) {
         Ok((config, warnings)) => {
-            assert!(warnings.iter().all(|warning| one_line(&warning.to_string())), "a warning of several lines");
+            assert!(
+                warnings.iter().all(|warning| one_line(&warning.to_string())),
+                "a warning that is not one plain line"
+            );
             for feed in &config.feeds {
                 assert!((1..=1024).contains(&feed.ranks), "{} ranks", feed.ranks);
                 for rank in feed.rank_numbers() {
@@ -20,7 +23,7 @@ pub fn config(bytes: &[u8]) {
         }
         Err(faults) => {
             assert!(faults.iter().count() > 0, "refused without a fault");
-            assert!(faults.iter().all(|fault| one_line(&fault.to_string())), "a fault of several lines");
+            assert!(faults.iter().all(|fault| one_line(&fault.to_string())), "a fault that is not one plain line");
         }
     }
 }

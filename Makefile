@@ -8,13 +8,18 @@ export KVTAP_PYTHON
 SCHEDULES ?= 5000
 FIRST ?= 0
 
-.PHONY: demo test soak venv fmt lint doc clean-venv
+.PHONY: demo test fuzz soak venv fmt lint doc clean-venv
 
 demo:
 	$(CARGO) run --locked -- demo
 
 test: venv
 	$(CARGO) test --locked
+
+# Fuzzes every door that bytes come in by, or DOORS="wire query", each for so many seconds: fuzz/README.md.
+FUZZ_SECONDS ?= 60
+fuzz:
+	fuzz/run.sh $(FUZZ_SECONDS) $(DOORS)
 
 # Feeds under random faults, against libzmq, for long; each seed can be run again alone.
 soak: venv

@@ -212,6 +212,8 @@ pub mod extra_keys {
     //! | list | `[` | length u32 LE, then its items |
     //!
     //! The plain-integer form is what SMG and Dynamo append for multimodal hashes.
+    //!
+    //! Decoders bound the depth of lists (`wire::msgpack::MAX_DEPTH`), so what walks them here may recurse.
 
     /// One item of a block's extra keys, as an engine or a client sends it.
     #[derive(Clone, PartialEq, Debug)]
@@ -232,6 +234,17 @@ pub mod extra_keys {
         Bool(bool),
         /// A list: `[identifier, offset]`, for instance.
         List(Vec<Item>),
+    }
+
+    /// How much memory items take, in bytes: their vector, and whatever they point to.
+    pub fn memory(items: &Vec<Item>) -> usize {
+        let behind = |item: &Item| match item {
+            Item::Text(text) => text.capacity(),
+            Item::Bytes(bytes) => bytes.capacity(),
+            Item::List(items) => memory(items),
+            Item::Signed(_) | Item::Unsigned(_) | Item::Float(_) | Item::Nil | Item::Bool(_) => 0,
+        };
+        items.capacity() * size_of::<Item>() + items.iter().map(behind).sum::<usize>()
     }
 
     /// Appends the canonical bytes of one block's items to `out`.
@@ -258,7 +271,6 @@ pub mod extra_keys {
         }
     }
 
-    // Decoders bound the depth of lists (`wire::msgpack::MAX_DEPTH`), so this recursion is bounded too.
     fn encode_item(item: &Item, out: &mut Vec<u8>) {
         let mut sized = |tag: u8, bytes: &[u8]| {
             out.push(tag);

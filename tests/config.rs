@@ -228,6 +228,17 @@ fn a_faulty_or_unknown_overriding_variable_is_a_fault() {
 }
 
 #[test]
+fn a_variables_name_cannot_write_lines_of_its_own() {
+    assert_faults(
+        &one_feed(""),
+        &[("KVTAP_A\nlog: all is well\u{1b}[2J", "x")],
+        &[
+            "KVTAP_A?log: all is well?[2J: no such setting; variables that begin with KVTAP_ override settings, as KVTAP_<SECTION>_<KEY>",
+        ],
+    );
+}
+
+#[test]
 fn what_kubernetes_tells_of_a_service_called_kvtap_is_no_setting() {
     let links = [
         ("KVTAP_SERVICE_HOST", "10.0.0.1"),

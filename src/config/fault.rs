@@ -54,9 +54,13 @@ impl Place {
 // === impl Fault ===
 
 impl Fault {
-    /// A fault in one line, whatever the file held: control characters become `?`.
+    /// A fault in one line, whatever file and variables held: control characters become `?`.
     pub(super) fn new(file: &str, place: Place, key: &str, what: &str) -> Self {
         let tame = |text: &str| text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let place = match place {
+            Place::Env(name) => Place::Env(tame(&name)),
+            place @ Place::File { .. } => place,
+        };
         Self { file: tame(file), place, key: tame(key), what: tame(what) }
     }
 }

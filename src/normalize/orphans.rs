@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use crate::block::extra_keys::Item;
+use crate::block::extra_keys::{self, Item};
 use crate::block::{Grid, Group, Tier};
 use crate::hash::{ContentHash, EngineHash};
 
@@ -63,8 +63,9 @@ impl Default for OrphanLimits {
 
 impl Orphan {
     fn bytes(&self) -> usize {
-        let keys: usize = self.keys.iter().map(|items| 32 + items.len() * 64).sum();
-        256 + self.tokens.len() + (self.hashes.len() * 3 + self.contents.len()) * 16 + keys
+        let keys: usize = self.keys.iter().map(|items| size_of::<Vec<Item>>() + extra_keys::memory(items)).sum();
+        let lora = self.lora.as_ref().map_or(0, String::len);
+        256 + self.tokens.len() + (self.hashes.len() * 3 + self.contents.len()) * 16 + keys + lora
     }
 }
 
@@ -175,5 +176,53 @@ fn forget(map: &mut HashMap<EngineHash, BTreeSet<u64>>, key: EngineHash, number:
         if numbers.is_empty() {
             map.remove(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn orphan(parent: u64, keys: Vec<Item>) -> Orphan {
+        Orphan {
+            parent: EngineHash::from_u64(parent),
+            hashes: vec![EngineHash::from_u64(parent + 1)],
+            tokens: vec![0; 64],
+            contents: Vec::new(),
+            keys: vec![keys],
+            lora: None,
+            grid: Grid::new(16).unwrap(),
+            tier: Tier::Device,
+            group: Group(0),
+            removed: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_extra_keys_and_adapters_are_called_counts_as_waiting_bytes() {
+        let text = || "x".repeat(10_000);
+        let limits = OrphanLimits { blocks: 100, bytes: 25_000 };
+        for long in [
+            orphan(1, vec![Item::Text(text())]),
+            orphan(1, vec![Item::List(vec![Item::Bytes(text().into_bytes())])]),
+            Orphan { lora: Some(text()), ..orphan(1, Vec::new()) },
+        ] {
+            let mut orphans = Orphans::new(limits);
+            orphans.park(long);
+            assert_eq!(orphans.park(orphan(3, vec![Item::Text(text())])), 0);
+            assert_eq!(orphans.park(orphan(5, vec![Item::Text(text())])), 1, "the first has to go");
+            assert_eq!(orphans.waiting(), 2);
+            orphans.clear();
+            assert_eq!(orphans.bytes, 0);
+        }
+    }
+
+    #[test]
+    fn every_byte_that_waits_is_given_back() {
+        let mut orphans = Orphans::new(OrphanLimits::default());
+        orphans.park(orphan(1, vec![Item::Text("key".to_owned())]));
+        orphans.park(Orphan { lora: Some("adapter".to_owned()), ..orphan(1, Vec::new()) });
+        assert_eq!(orphans.take_children(EngineHash::from_u64(1)).len(), 2);
+        assert_eq!((orphans.bytes, orphans.blocks), (0, 0));
     }
 }

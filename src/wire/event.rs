@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::block::extra_keys::Item;
+use crate::block::extra_keys::{self, Item};
 use crate::hash::{ContentHash, EngineHash};
 
 use super::error::EventError;
@@ -195,13 +195,14 @@ impl Batch {
         self.text.get(text.0.range()).unwrap_or_default()
     }
 
-    /// How much memory the arenas hold, in bytes, used or not (extra keys' own text left out).
+    /// How much memory the arenas hold, in bytes, used or not.
     pub fn allocated_bytes(&self) -> usize {
         self.tokens.capacity()
             + self.hashes.capacity() * size_of::<EngineHash>()
             + self.contents.capacity() * size_of::<ContentHash>()
             + self.text.capacity()
             + self.keys.capacity() * size_of::<Vec<Item>>()
+            + self.keys.iter().map(extra_keys::memory).sum::<usize>()
             + self.events.capacity() * size_of::<Event>()
             + self.runs.capacity() * size_of::<Run>()
             + self.scratch.capacity()

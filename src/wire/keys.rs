@@ -44,7 +44,8 @@ pub(super) fn read(cursor: &mut Cursor<'_>, form: Form, start: usize, batch: &mu
 }
 
 fn items(cursor: &mut Cursor<'_>, n: usize, depth: usize) -> Result<Vec<Item>, Fault> {
-    let mut items = Vec::new();
+    // A vector that grows from nothing starts with room for four: lists of one in one another would cost 128 bytes a byte.
+    let mut items = Vec::with_capacity(n.min(16));
     for _ in 0..n {
         items.push(item(cursor, depth)?);
     }

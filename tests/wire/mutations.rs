@@ -91,3 +91,20 @@ fn declared_lengths_cost_nothing() {
         assert!(batch.allocated_bytes() < 1 << 17);
     }
 }
+
+#[test]
+fn lists_of_one_in_one_another_cost_no_more_than_other_keys() {
+    // As many bytes as there are lists, each with room for one: what a declared list of one is worth.
+    const LISTS: usize = 7;
+    const BLOCKS: u16 = 1000;
+    let mut bytes = b"\x92\x01\x91\x99\xabBlockStored\x91\x01\xc0\x91\x01\x01\xc0\xc0\xc0\xdc".to_vec();
+    bytes.extend(BLOCKS.to_be_bytes());
+    for _ in 0..BLOCKS {
+        bytes.extend([0x91; LISTS + 1]);
+        bytes.push(0xc0);
+    }
+    let mut batch = Batch::default();
+    decode(Dialect::Auto, &bytes, &mut batch).unwrap();
+    assert_eq!((batch.events.len(), batch.rejected_events()), (1, 0));
+    assert!(batch.allocated_bytes() <= 64 * bytes.len(), "{} for {}", batch.allocated_bytes(), bytes.len());
+}

@@ -93,6 +93,31 @@ fn tokens_of_every_width_lie_little_endian_one_after_another() {
 }
 
 #[test]
+fn tokens_are_read_in_longer_forms_too_and_up_to_the_payloads_end() {
+    let forms: [(&[u8], u32); 9] = [
+        (b"\x7f", 127),
+        (b"\xcc\x05", 5),
+        (b"\xcc\xff", 255),
+        (b"\xcd\x00\x05", 5),
+        (b"\xcd\xff\xff", 65_535),
+        (b"\xce\x00\x01\x00\x00", 65_536),
+        (b"\xce\xff\xff\xff\xff", u32::MAX),
+        (b"\xcf\x00\x00\x00\x00\xff\xff\xff\xff", u32::MAX),
+        (b"\xd1\x7f\xff", 32_767),
+    ];
+    // Each form in every place of a list that ends the payload: a batch of one event, whose last field it is.
+    for turn in 0..forms.len() {
+        let mut payload = b"\x92\x01\x91\x85\xa4type\xabBlockStored\xacblock_hashes\x91\x01".to_vec();
+        payload.extend(b"\xb1parent_block_hash\xc0\xaablock_size\x09\xa9token_ids\x99");
+        let turned: Vec<_> = forms.iter().cycle().skip(turn).take(forms.len()).collect();
+        turned.iter().for_each(|(bytes, _)| payload.extend_from_slice(bytes));
+        let mut batch = Batch::default();
+        decode(Dialect::Auto, &payload, &mut batch).unwrap();
+        assert_eq!(tokens_of(&batch, stored(&batch, 0)), turned.iter().map(|(_, token)| *token).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn the_place_of_the_lora_name_is_read_by_its_type() {
     let event = |seventh: Value| json!(["BlockStored", [1], null, [1, 2], 2, null, "GPU", seventh]);
     let batch = decoded(json!([

@@ -1,0 +1,185 @@
+//! A rank's life: messages decoded, normalized and indexed, beside another rank that must not notice.
+
+use std::sync::Arc;
+
+use kvtap::block::{Grid, Group, Tier};
+use kvtap::hash::{ContentHash, EngineHash, Seed};
+use kvtap::index::{Block, Chain, Copies, Index, Limits, Parent, RankMatch, RankUsage, RankWriter};
+use kvtap::normalize::{Normalizer, Options, OrphanLimits};
+use kvtap::wire::{Batch, Dialect, Event, decode, dynamo};
+use kvtap::worker::{RankId, Stamp};
+
+use super::split;
+
+/// Blocks that a rank may hold: few enough for an input to reach.
+const CAP: usize = 96;
+/// Bounds of the waiting room, as small.
+const ORPHANS: OrphanLimits = OrphanLimits { blocks: 24, bytes: 16 << 10 };
+/// Blocks that the other rank holds.
+const BYSTANDER: usize = 5;
+
+const MODEL: &str = "model";
+const CLEAR: &[u8] = b"\x92\x01\x91\x91\xb0AllBlocksCleared";
+/// One block of the tokens 1 to 4.
+const STORE: &[u8] = b"\x92\x01\x91\x97\xabBlockStored\x91\x2a\xc0\x94\x01\x02\x03\x04\x04\xc0\xc0";
+
+/// The rank under test.
+struct Life {
+    index: Arc<Index>,
+    normalizer: Normalizer,
+    batch: Batch,
+    /// Names announced since the last clear: what the rank may hold at most.
+    announced: u64,
+    sequence: u64,
+}
+
+/// The first byte says how to decode, whether copies count and which block size is promised; then come messages, each
+/// with its length.
+pub fn pipeline(bytes: &[u8]) {
+    let Some((how, bytes)) = bytes.split_first() else { return };
+    let index = Index::new(Limits { blocks_per_rank: CAP, blocks_in_all: 4 * CAP });
+    let mut other = index.register(MODEL, Copies::Count).expect("a rank");
+    store_bystander(&mut other);
+    let before = seen(&index, other.rank());
+
+    let copies = if how & 0x10 == 0 { Copies::Count } else { Copies::Set };
+    let writer = index.register(MODEL, copies).expect("a rank");
+    let rank = writer.rank();
+    let block_size = if how & 0x20 == 0 { None } else { Some(4) };
+    let normalizer = Normalizer::new(writer, Options { block_size, orphans: ORPHANS });
+    let mut life = Life { index: Arc::clone(&index), normalizer, batch: Batch::default(), announced: 0, sequence: 0 };
+    for message in split(bytes) {
+        life.message(*how, message);
+    }
+
+    assert_eq!(seen(&index, other.rank()), before, "another rank's blocks changed");
+    life.ends_well(rank);
+    index.remove(rank);
+    assert!(index.usage(rank).is_none(), "a removed rank still holds something");
+    assert!(life.normalizer.apply(&life.batch, Stamp::default()).is_err(), "a removed rank came back");
+    assert_eq!(seen(&index, other.rank()), before, "another rank's blocks changed");
+}
+
+// === impl Life ===
+
+impl Life {
+    fn message(&mut self, how: u8, message: &[u8]) {
+        let decoded = match how % 3 {
+            0 => decode(Dialect::Auto, message, &mut self.batch),
+            1 => decode(Dialect::Vllm, message, &mut self.batch),
+            _ => dynamo::decode(message, &mut self.batch),
+        };
+        if decoded.is_err() {
+            // What a feed does with an engine that was restarted.
+            let stamp = self.next_stamp();
+            self.normalizer.reset(stamp).expect("the rank is there");
+            self.announced = 0;
+            assert_eq!(self.held(), (0, 0), "blocks that outlived their epoch");
+            return;
+        }
+        for event in &self.batch.events {
+            match event {
+                Event::Stored(stored) => self.announced += stored.hashes.len() as u64,
+                Event::Removed(_) => {}
+                Event::Cleared => self.announced = 0,
+            }
+        }
+        let stamp = self.next_stamp();
+        let applied = self.normalizer.apply(&self.batch, stamp).expect("the rank is there");
+        assert!(applied.events <= self.batch.events.len() as u64, "more events than there were");
+        let usage = self.usage();
+        let (held, waiting) = self.held();
+        assert!(held + waiting <= self.announced, "{held} held and {waiting} waiting of {}", self.announced);
+        assert!(held <= CAP as u64 && waiting <= ORPHANS.blocks as u64, "over a bound");
+        assert_eq!(usage.stamp, stamp, "the stamp of another batch");
+        assert!(usage.by_tier.iter().all(|tier| *tier <= usage.blocks), "a tier holds more than there is");
+        self.asked(&usage);
+    }
+
+    /// No answer is deeper than what is held.
+    fn asked(&self, usage: &RankUsage) {
+        let Some(grid) = usage.grid else { return };
+        let contents: Vec<ContentHash> = self
+            .batch
+            .events
+            .iter()
+            .filter_map(|event| if let Event::Stored(stored) = event { Some(stored) } else { None })
+            .flat_map(|stored| match self.batch.contents(stored.contents) {
+                [] => grid.plain_contents(self.batch.tokens(stored.tokens), Seed::PLAIN),
+                contents => contents.to_vec(),
+            })
+            .take(4 * CAP)
+            .collect();
+        let mut matches = Vec::new();
+        self.index.match_chain(MODEL, grid, Chain::Content(&contents), Some(&[self.normalizer.rank()]), &mut matches);
+        let [found] = matches[..] else { panic!("a candidate is answered once, not {} times", matches.len()) };
+        assert!(found.blocks as usize <= contents.len() && u64::from(found.blocks) <= usage.blocks);
+        assert!(found.device <= found.blocks, "more on the device than at all");
+        assert!(found.tiers.iter().all(|tier| *tier <= found.blocks));
+    }
+
+    /// A clear empties the rank whatever came before; a good store after it is found.
+    fn ends_well(&mut self, rank: RankId) {
+        decode(Dialect::Auto, CLEAR, &mut self.batch).expect("a good message");
+        let stamp = self.next_stamp();
+        assert!(self.normalizer.apply(&self.batch, stamp).expect("the rank is there").cleared);
+        assert_eq!(self.held(), (0, 0), "a clear left something");
+        let usage = self.usage();
+        assert_eq!((usage.by_tier, usage.extra_copies), ([0; Tier::COUNT], 0), "a clear left something");
+
+        let stamp = self.next_stamp();
+        self.normalizer.reset(stamp).expect("the rank is there");
+        decode(Dialect::Auto, STORE, &mut self.batch).expect("a good message");
+        let stamp = self.next_stamp();
+        self.normalizer.apply(&self.batch, stamp).expect("the rank is there");
+        let grid = Grid::new(4).expect("a grid");
+        let contents = grid.plain_contents(&tokens([1, 2, 3, 4]), Seed::PLAIN);
+        let mut matches = Vec::new();
+        self.index.match_chain(MODEL, grid, Chain::Content(&contents), Some(&[rank]), &mut matches);
+        assert_eq!(matches.first().map(|found| (found.rank, found.blocks)), Some((rank, 1)), "a good store is lost");
+    }
+
+    fn usage(&self) -> RankUsage {
+        self.index.usage(self.normalizer.rank()).expect("the rank is there")
+    }
+
+    /// Blocks held and blocks waiting.
+    fn held(&self) -> (u64, u64) {
+        let usage = self.usage();
+        (usage.blocks + usage.window_blocks, self.normalizer.orphans())
+    }
+
+    fn next_stamp(&mut self) -> Stamp {
+        self.sequence += 1;
+        Stamp { epoch: 1, sequence: Some(self.sequence) }
+    }
+}
+
+fn tokens(ids: [u32; 4]) -> Vec<u8> {
+    ids.iter().flat_map(|id| id.to_le_bytes()).collect()
+}
+
+fn bystander() -> Vec<ContentHash> {
+    let tokens: Vec<u8> = (0..4 * BYSTANDER as u32).flat_map(u32::to_le_bytes).collect();
+    Grid::new(4).expect("a grid").plain_contents(&tokens, Seed::PLAIN)
+}
+
+fn store_bystander(writer: &mut RankWriter) {
+    let run: Vec<Block> = bystander()
+        .iter()
+        .enumerate()
+        .map(|(i, content)| Block { engine: EngineHash::from_u64(i as u64), content: *content })
+        .collect();
+    let mut tx = writer.begin().expect("the rank is there");
+    tx.set_grid(Grid::new(4).expect("a grid")).expect("the first grid");
+    tx.store(Parent::Root(Seed::PLAIN), Tier::Device, Group(0), &run);
+    tx.commit(Stamp::default());
+}
+
+/// What the other rank holds and answers.
+fn seen(index: &Index, rank: RankId) -> (Option<RankUsage>, Vec<RankMatch>) {
+    let mut matches = Vec::new();
+    let grid = Grid::new(4).expect("a grid");
+    index.match_chain(MODEL, grid, Chain::Content(&bystander()), Some(&[rank]), &mut matches);
+    (index.usage(rank), matches)
+}

@@ -34,6 +34,8 @@ struct Tap {
     kvtap: Kvtap,
     router: Peer,
     compared: usize,
+    /// Of these, answers that are not zero.
+    matched: usize,
 }
 
 // === impl Tap ===
@@ -52,7 +54,7 @@ impl Tap {
         let kvtap = Kvtap::start(&settings).await;
         let router = router(&kvtap.grpc).await;
         engine.ask("subscribers 1").await;
-        Self { engine, kvtap, router, compared: 0 }
+        Self { engine, kvtap, router, compared: 0, matched: 0 }
     }
 
     async fn report(&mut self) -> Value {
@@ -78,6 +80,7 @@ impl Tap {
             let (blocks, device) = oracle.answer(prompt);
             assert_eq!(got, (blocks.into(), device.into()), "{context}: {} tokens: {held}", prompt.tokens.len());
             self.compared += 1;
+            self.matched += usize::from(blocks > 0);
         }
     }
 }
@@ -147,7 +150,8 @@ async fn follow_as(name: &str, naming: Naming, lives: &[Life], promised: Option<
         dropped.map(|(reason, count)| (reason.as_str(), count.as_u64().unwrap())).filter(|(_, n)| *n > 0).collect();
     assert_eq!(dropped, expected, "{name}: {report}");
     assert_eq!(report["gaps"], 0);
-    println!("{name}: {} lines, {} answers compared", lines.len(), tap.compared);
+    assert!(tap.matched > 25, "{name}: {} answers of {} are not zero", tap.matched, tap.compared);
+    println!("{name}: {} lines, {} answers compared, {} of them not zero", lines.len(), tap.compared, tap.matched);
 }
 
 fn has_store(line: &Value) -> bool {

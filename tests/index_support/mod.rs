@@ -17,7 +17,7 @@ pub enum Step {
     Register { rank: u8, model: u8, copies: Copies },
     /// A rank goes; its writer is kept and tried again later.
     Unregister { rank: u8 },
-    /// One transaction. Without a commit its stamp is not published.
+    /// One transaction, of a rank that comes for it if need be. Without a commit its stamp is not published.
     Batch { rank: u8, ops: Vec<Op>, commit: bool },
 }
 
@@ -87,7 +87,7 @@ impl Profile {
             1 => (rank.clone(), prop_oneof![5 => Just(0u8), 1 => Just(1)], copies)
                 .prop_map(|(rank, model, copies)| Step::Register { rank, model, copies }),
             1 => rank.clone().prop_map(|rank| Step::Unregister { rank }),
-            30 => (rank, prop::collection::vec(self.op(), 1..5), prop::bool::weighted(0.9))
+            60 => (rank, prop::collection::vec(self.op(), 1..5), prop::bool::weighted(0.9))
                 .prop_map(|(rank, ops, commit)| Step::Batch { rank, ops, commit }),
         ]
     }
@@ -117,7 +117,9 @@ impl Profile {
             }),
             4 => names().prop_map(|(tier, group, picks)| Op::Known { tier, group, picks }),
             1 + self.notes => names().prop_map(|(tier, group, picks)| Op::Hold { tier, group, picks }),
-            14 => names().prop_map(|(tier, group, picks)| Op::Remove { tier, group, picks }),
+            10 => names().prop_map(|(tier, group, picks)| Op::Remove { tier, group, picks }),
+            8 => prop::collection::vec(pick(), 1..5)
+                .prop_map(|picks| Op::Remove { tier: Tier::Device, group: 0, picks }),
             1 => prop_oneof![1 => Just(Op::Clear), 2 => Just(Op::Grid { size: 2 })],
         ]
     }
@@ -154,16 +156,36 @@ pub struct World {
     /// Places that were stored at some time.
     paths: Vec<Path>,
     steps: u64,
+    tally: Tally,
 }
 
 /// One registration of a rank.
 struct Life {
     writer: RankWriter,
     used: Vec<EngineHash>,
+    hybrid: bool,
 }
 
 /// A difference between the two, in words.
-pub type Check = Result<(), String>;
+pub type Check<T = ()> = Result<T, String>;
+
+/// What histories came to, so that a test can tell that it tested something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Answers of more than nothing.
+    pub matches: usize,
+    /// Of these, of ranks whose groups have a say.
+    pub hybrid: usize,
+    /// Answers cut by a group of unknown rule.
+    pub cut: usize,
+    /// Answers of ranks that evicted.
+    pub partial: usize,
+    pub copies: usize,
+    pub moved: usize,
+    pub evicted: usize,
+    /// Removals of a copy, of the last copy, of nothing.
+    pub removed: [usize; 3],
+}
 
 macro_rules! same {
     ($index:expr, $model:expr, $($what:tt)*) => {{
@@ -185,15 +207,15 @@ impl World {
             gone: Vec::new(),
             paths: Vec::new(),
             steps: 0,
+            tally: Tally::default(),
         }
     }
 
     /// Tells a history and compares every rank's answers after every few steps, and all of them at the end.
-    pub fn run(limits: Limits, ranks: u8, every: u64, history: &[Step]) -> Check {
+    pub fn run(limits: Limits, ranks: u8, every: u64, history: &[Step]) -> Check<Tally> {
         let mut world = Self::new(limits);
         for rank in 0..ranks {
-            world.step(&Step::Register { rank, model: 0, copies: Copies::Count })?;
-            world.step(&Step::Batch { rank, ops: vec![Op::Grid { size: 2 }], commit: true })?;
+            world.step(&Step::Batch { rank, ops: Vec::new(), commit: true })?;
         }
         for step in history {
             world.step(step)?;
@@ -201,7 +223,8 @@ impl World {
                 world.compare(6)?;
             }
         }
-        world.compare(usize::MAX)
+        world.compare(usize::MAX)?;
+        Ok(world.tally)
     }
 
     fn step(&mut self, step: &Step) -> Check {
@@ -212,12 +235,17 @@ impl World {
                 let model = MODELS[*model as usize];
                 let writer = self.index.register(model, *copies).map_err(|e| e.to_string())?;
                 self.model.register(writer.rank(), model, *copies);
-                self.ranks.insert(*rank, Life { writer, used: Vec::new() });
+                self.ranks.insert(*rank, Life { writer, used: Vec::new(), hybrid: false });
             }
             Step::Unregister { rank } => self.unregister(*rank),
             Step::Batch { rank, ops, commit } => {
+                if !self.ranks.contains_key(rank) {
+                    self.step(&Step::Register { rank: *rank, model: 0, copies: Copies::Count })?;
+                    self.step(&Step::Batch { rank: *rank, ops: vec![Op::Grid { size: 2 }], commit: true })?;
+                }
                 let Some(life) = self.ranks.get_mut(rank) else { return Ok(()) };
-                life.apply(*rank, &mut self.model, ops, commit.then_some(self.steps), &mut self.paths)?;
+                let stamp = commit.then_some(self.steps);
+                life.apply(*rank, &mut self.model, ops, stamp, &mut self.paths, &mut self.tally)?;
             }
         }
         for writer in &mut self.gone {
@@ -236,7 +264,7 @@ impl World {
     }
 
     /// Compares all that can be asked, for some of the chains that were stored and for chains near them.
-    fn compare(&self, paths: usize) -> Check {
+    fn compare(&mut self, paths: usize) -> Check {
         let mut rng = fastrand::Rng::with_seed(self.steps);
         let ids: Vec<RankId> =
             self.ranks.values().map(|life| life.writer.rank()).chain(self.gone.iter().map(RankWriter::rank)).collect();
@@ -267,29 +295,81 @@ impl World {
             }
             let some: Vec<RankId> = ids.iter().copied().filter(|_| rng.bool()).collect();
             let (model, size) = (MODELS[usize::from(rng.u8(..8) == 0)], if rng.u8(..6) == 0 { 4 } else { 2 });
-            self.compare_chain(model, grid(size), &chain, None)?;
-            self.compare_chain(model, grid(size), &chain, Some(&some))?;
-        }
-        Ok(())
-    }
-
-    fn compare_chain(&self, model: &str, grid: Grid, contents: &[ContentHash], listed: Option<&[RankId]>) -> Check {
-        let prefixes = PrefixHash::chain(contents);
-        for chain in [Chain::Content(contents), Chain::Prefix(&prefixes)] {
-            let mut answers: Vec<RankMatch> = Vec::new();
-            self.index.match_chain(model, grid, chain, listed, &mut answers);
-            answers.sort_by_key(|answer| answer.rank);
-            let expected = self.model.match_chain(model, grid, chain, listed);
-            same!(answers, expected, "{chain:?} of {model} on {grid} among {listed:?}");
+            let both = (&*self.index, &self.model);
+            let answers = compare_chain(both, model, grid(size), &chain, None)?;
+            for answer in answers.iter().chain(&compare_chain(both, model, grid(size), &chain, Some(&some))?) {
+                let hybrid = self.ranks.values().any(|life| life.hybrid && life.writer.rank() == answer.rank);
+                self.tally.matches += usize::from(answer.blocks > 0);
+                self.tally.hybrid += usize::from(answer.blocks > 0 && hybrid);
+                self.tally.cut += usize::from(answer.cut_by_unknown_group);
+                self.tally.partial += usize::from(answer.partial);
+            }
         }
         Ok(())
     }
 }
 
+fn compare_chain(
+    (index, model): (&Index, &Model),
+    name: &str,
+    grid: Grid,
+    contents: &[ContentHash],
+    listed: Option<&[RankId]>,
+) -> Check<Vec<RankMatch>> {
+    let prefixes = PrefixHash::chain(contents);
+    let mut answers: Vec<RankMatch> = Vec::new();
+    for chain in [Chain::Content(contents), Chain::Prefix(&prefixes)] {
+        index.match_chain(name, grid, chain, listed, &mut answers);
+        answers.sort_by_key(|answer| answer.rank);
+        same!(answers, model.match_chain(name, grid, chain, listed), "{chain:?} of {name} on {grid} among {listed:?}");
+    }
+    Ok(answers)
+}
+
+/// Plays each history on a rank and a thread of its own, over one index. Nobody else changes a rank, so each thread
+/// compares its rank with a model of its own as it goes.
+pub fn run_together(histories: &[Vec<Step>]) -> Check {
+    let limits = Limits { blocks_per_rank: usize::MAX, blocks_in_all: usize::MAX };
+    let index = Index::new(limits);
+    let play = |n: u8, history: &[Step]| -> Check {
+        let writer = index.register(MODELS[0], Copies::Count).map_err(|e| e.to_string())?;
+        let id = writer.rank();
+        let mut model = Model::new(limits, 0);
+        model.register(id, MODELS[0], Copies::Count);
+        let mut life = Life { writer, used: Vec::new(), hybrid: false };
+        let (mut paths, mut tally) = (Vec::new(), Tally::default());
+        life.apply(n, &mut model, &[Op::Grid { size: 2 }], None, &mut paths, &mut tally)?;
+        for (step, sequence) in history.iter().zip(1..) {
+            let Step::Batch { ops, commit, .. } = step else { continue };
+            life.apply(n, &mut model, ops, commit.then_some(sequence), &mut paths, &mut tally)?;
+            if let Some(path) = paths.last() {
+                compare_chain((&index, &model), MODELS[0], grid(2), path, Some(&[id]))?;
+            }
+        }
+        for path in &paths {
+            compare_chain((&index, &model), MODELS[0], grid(2), path, Some(&[id]))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let playing: Vec<_> =
+            (0u8..).zip(histories).map(|(n, history)| scope.spawn(move || play(n, history))).collect();
+        playing.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread failed".to_owned())?)
+    })
+}
+
 // === impl Life ===
 
 impl Life {
-    fn apply(&mut self, rank: u8, model: &mut Model, ops: &[Op], commit: Option<u64>, paths: &mut Vec<Path>) -> Check {
+    fn apply(
+        &mut self,
+        rank: u8,
+        model: &mut Model,
+        ops: &[Op],
+        commit: Option<u64>,
+        paths: &mut Vec<Path>,
+        tally: &mut Tally,
+    ) -> Check {
         let id = self.writer.rank();
         let mut tx = self.writer.begin().map_err(|e| e.to_string())?;
         let names = |used: &[EngineHash], picks: &[Pick]| picks.iter().map(|p| p.name(used)).collect::<Vec<_>>();
@@ -299,6 +379,7 @@ impl Life {
                     same!(tx.set_grid(grid(*size)), model.set_grid(id, grid(*size)), "set_grid");
                 }
                 Op::Note { group, rule, size } => {
+                    self.hybrid = true;
                     tx.note_group(Group(u32::from(*group)), *rule, u32::from(*size));
                     gone(model.note_group(id, Group(u32::from(*group)), *rule, u32::from(*size)))?;
                 }
@@ -335,6 +416,9 @@ impl Life {
                     let outcome = tx.store(parent, *tier, group, &run);
                     let expected = gone(model.store(id, &model_parent, *tier, group, &run))?;
                     same!(outcome, expected, "store");
+                    tally.copies += outcome.copies;
+                    tally.moved += outcome.moved;
+                    tally.evicted += outcome.evicted;
                     let held: Vec<EngineHash> = (0u8..)
                         .zip(&run)
                         .filter(|(i, _)| hold >> (i % 8) & 1 == 1)
@@ -360,6 +444,8 @@ impl Life {
                     let (group, names) = (Group(u32::from(*group)), names(&self.used, picks));
                     let outcome = tx.remove(*tier, group, &names);
                     same!(outcome, gone(model.remove(id, *tier, group, &names))?, "remove {names:?}");
+                    let removed = [outcome.copies, outcome.removed, outcome.unknown];
+                    tally.removed.iter_mut().zip(removed).for_each(|(all, more)| *all += more);
                 }
                 Op::Clear => {
                     tx.clear();

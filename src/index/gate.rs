@@ -4,8 +4,8 @@
 //! counts itself in a line of its own (by thread), and a writer looks at all of them. Sections are short: a writer
 //! does what it can before it locks, and its engine's names are no part of what is locked.
 //!
-//! A reader that comes while a writer is in waits for that writer only: the next one finds it counted and waits in
-//! turn. So neither starves the other.
+//! A reader that comes while a writer is in steps back until it has left. Writers do most of their work between two
+//! sections, so there is room for readers, and a writer that waits keeps new readers out.
 
 #![allow(unsafe_code)]
 
@@ -54,13 +54,16 @@ impl<T> Gate<T> {
 
     pub(super) fn read(&self) -> Reading<'_, T> {
         let line = &self.readers[line()].0;
-        // Sequentially consistent, like the writer's two steps: of "I am counted" and "a writer is in" at least one
-        // side sees the other's.
-        line.fetch_add(1, Ordering::SeqCst);
-        let seen = self.writers.0.load(Ordering::SeqCst);
-        if seen % 2 == 1 {
-            // The one that is in may have looked before we were counted; whoever comes after it will find us.
-            wait_until(|| self.writers.0.load(Ordering::SeqCst) != seen);
+        loop {
+            // Sequentially consistent, like the writer's two steps: of "I am counted" and "a writer is in" at least
+            // one side sees the other's.
+            line.fetch_add(1, Ordering::SeqCst);
+            if self.writers.0.load(Ordering::SeqCst) % 2 == 0 {
+                break;
+            }
+            // The one that is in may be waiting for us to leave.
+            line.fetch_sub(1, Ordering::Release);
+            wait_until(|| self.writers.0.load(Ordering::Relaxed) % 2 == 0);
         }
         Reading { gate: self, line }
     }
@@ -116,8 +119,8 @@ impl<T> Deref for Reading<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: while this reader is counted no writer is in: a writer that came before us was waited for, and one
-        // that came after us waits until we are no longer counted (see `read`).
+        // SAFETY: while this reader is counted no writer is in: after we were counted there was none (see `read`), and
+        // one that came later waits until we are no longer counted.
         unsafe { &*self.gate.value.get() }
     }
 }

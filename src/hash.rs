@@ -31,6 +31,7 @@ pub struct EngineHash {
 
 /// Our hash of one block's tokens (and extra keys), independent of where the block stands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
 pub struct ContentHash(pub u64);
 
 /// Our rolling hash of a block and of everything before it.

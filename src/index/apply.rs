@@ -4,6 +4,7 @@
 //! forest to find or make the places, and is done with the table when the transaction has unlocked. A removal does
 //! all that its names need before it locks. What either finds out of the ordinary goes the long way (`apart`).
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -36,7 +37,7 @@ pub(super) struct Hands<'a> {
     pub(super) bounds: &'a Bounds,
 }
 
-/// Memory that is used again and again.
+/// Memory that is used again and again: a transaction borrows its thread's, so a rank that is idle has none.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     slots: Vec<SlotId>,
@@ -45,7 +46,10 @@ pub(super) struct Scratch {
     /// Segments whose names are not in their holds yet, with the hold.
     pending: Vec<(Segment, u32)>,
     lost: Vec<Lost>,
+    is_borrowed: bool,
 }
+
+thread_local!(static SPARE: RefCell<Scratch> = RefCell::default());
 
 /// Blocks that lost their ordinary names.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +112,7 @@ impl Hands<'_> {
     /// of the last one; `None`: it is not so, and nothing has changed.
     fn store_ordinary(&mut self, parent: Option<(u32, u32)>, seed: Seed, blocks: &[Block]) -> Option<(u32, u32)> {
         self.finish();
+        self.borrow_scratch();
         if !self.put_names(blocks) {
             return None;
         }
@@ -207,6 +212,7 @@ impl Hands<'_> {
             outcome.unknown = hashes.len();
             return outcome;
         }
+        self.borrow_scratch();
         let mut lost = std::mem::take(&mut self.rank.scratch.lost);
         let mut ahead = 0;
         for (i, hash) in hashes.iter().enumerate() {
@@ -319,6 +325,12 @@ impl Hands<'_> {
         }
         *self.forest = None;
         self.finish();
+        if self.rank.scratch.is_borrowed {
+            SPARE.with(|spare| {
+                self.rank.scratch.is_borrowed = false;
+                *spare.borrow_mut() = std::mem::take(&mut self.rank.scratch);
+            });
+        }
         if self.rank.ages.is_long() {
             let Rank { ages, holds, has_odd, .. } = &mut *self.rank;
             if *has_odd {
@@ -327,6 +339,13 @@ impl Hands<'_> {
             } else {
                 ages.sweep(holds, &mut []);
             }
+        }
+    }
+
+    fn borrow_scratch(&mut self) {
+        if !self.rank.scratch.is_borrowed {
+            self.rank.scratch = SPARE.take();
+            self.rank.scratch.is_borrowed = true;
         }
     }
 

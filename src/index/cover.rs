@@ -128,10 +128,10 @@ impl Cover {
         }
     }
 
-    /// Whether [`Cover::extend`] would do it.
+    /// Whether any holder has a mask.
     #[inline]
-    pub(super) fn may_extend(&self, seat: u32, from: u32) -> bool {
-        self.get(seat).map_or(from == 0, |holder| holder.lead == from)
+    pub(super) fn has_masks(&self) -> bool {
+        self.masks.is_some()
     }
 
     /// Adds tiers to a block. `hold`: the rank's number for the run, in case it is new here.

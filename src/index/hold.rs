@@ -57,11 +57,6 @@ impl Holds {
         &mut self.holds[hold as usize]
     }
 
-    /// The number that the next hold will have.
-    pub(super) fn next(&self) -> u32 {
-        self.free.last().copied().unwrap_or(self.holds.len() as u32)
-    }
-
     /// Whether another hold fits.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.holds.len() < MAX_HOLDS

@@ -38,7 +38,7 @@ pub(super) struct SlotId(u32);
 /// What a search says.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
-    Known(SlotId, Spot),
+    Known,
     New(SlotId),
 }
 
@@ -84,13 +84,8 @@ impl Names {
     #[inline]
     pub(super) fn get_or_put(&mut self, name: EngineHash, spot: Spot, is: impl Fn(Spot) -> bool) -> Option<Entry> {
         let (home, tag) = self.home(name)?;
-        if let Some((i, spot)) = self.find_in(home, tag, &is) {
-            return Some(Entry::Known(i, spot));
-        }
-        if self.passed[home] != 0
-            && let Some((i, spot)) = self.get(name, &is)
-        {
-            return Some(Entry::Known(i, spot));
+        if self.find_in(home, tag, &is).is_some() || (self.passed[home] != 0 && self.get(name, &is).is_some()) {
+            return Some(Entry::Known);
         }
         Some(Entry::New(self.put(home, tag, spot)?))
     }
@@ -134,10 +129,10 @@ impl Names {
     /// Makes room for `more` names. `name_at`: the name that stands at a spot.
     pub(super) fn reserve(&mut self, more: usize, name_at: impl Fn(Spot) -> EngineHash) {
         let need = self.len + more;
-        // Four fifths full at most: searches then stay within a line or two.
-        if need * 5 > self.buckets.len() * WIDTH * 4 {
-            let grown = self.buckets.len() + self.buckets.len() / 3;
-            self.rebuild(grown.max((need * 5).div_ceil(WIDTH * 4) + 1), name_at);
+        // Seven eighths full at most: searches then stay within a line or two.
+        if need * 8 > self.buckets.len() * WIDTH * 7 {
+            let grown = self.buckets.len() + self.buckets.len() / 4;
+            self.rebuild(grown.max((need * 8).div_ceil(WIDTH * 7) + 1), name_at);
         }
     }
 

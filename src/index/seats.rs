@@ -54,10 +54,10 @@ impl Seats {
         }
     }
 
-    /// The rank in a seat that is taken.
+    /// The ranks by seat; of a seat that is free, the last one that had it.
     #[inline]
-    pub(super) fn rank(&self, seat: u32) -> Option<RankId> {
-        self.ranks.get(seat as usize).copied()
+    pub(super) fn ranks(&self) -> &[RankId] {
+        &self.ranks
     }
 
     /// What is said of a rank that has a seat.

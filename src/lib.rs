@@ -8,13 +8,17 @@
 //! config     the file, environment overrides, validation
 //! serve      gRPC: conversion to and from the proto happens here only
 //! admin      /live /ready /metrics /status
+//! telemetry  log lines
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
 //! feed       sockets, the state machine of one feed, supervision
 //! normalize  engine events -> index transactions: seeds, groups, tiers, orphans
 //! index      who holds what, and the reference model of that
 //! wire       pure decoders: bytes -> engine events
 //! hash block worker   the vocabulary
+//! proto      the public protocol, generated
 //! ```
+
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)]
 
 pub mod admin;
 pub mod block;
@@ -24,7 +28,9 @@ pub mod feed;
 pub mod hash;
 pub mod index;
 pub mod normalize;
+pub mod proto;
 pub mod serve;
 pub mod sim;
+pub mod telemetry;
 pub mod wire;
 pub mod worker;

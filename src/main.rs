@@ -1,3 +1,7 @@
 //! The `kvtap` binary: parse, run, exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kvtap::cli::main()
+}

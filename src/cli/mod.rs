@@ -1,1 +1,127 @@
-//! cli: to come.
+//! The command line: one file per command.
+//!
+//! Every command is an `Args` struct and a `run(args)` that ends in an [`Outcome`]. Answers go to standard output, one
+//! clear line about a failure to standard error. Exit codes: 0, 1 failed, 64 bad usage or configuration.
+
+mod client;
+pub mod demo;
+pub mod match_;
+mod match_output;
+pub mod serve;
+pub mod sim;
+mod table;
+mod tokens;
+pub mod workers;
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::Faults;
+
+/// Taps the KV-cache event feeds of LLM inference engines and answers, over gRPC, which worker already holds how much
+/// of a prompt.
+#[derive(Debug, Parser)]
+#[command(name = "kvtap", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What `kvtap` can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Follow every feed of a configuration and answer routers over gRPC.
+    Serve(serve::Args),
+    /// Ask a server how many leading blocks of a prompt each worker holds.
+    Match(match_::Args),
+    /// List a server's workers, their feeds and what they hold.
+    Workers(workers::Args),
+    /// Show it all at work: three engines, one kvtap, real sockets, in this process.
+    Demo(demo::Args),
+    /// Run simulated engines on real sockets.
+    Sim(sim::Args),
+}
+
+/// How a command ends.
+pub type Outcome = Result<(), Failure>;
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub enum Failure {
+    /// It was asked in a way that cannot be: exit code 64.
+    Usage(String),
+    /// Its configuration is faulty, one line a fault: exit code 64.
+    Config(Faults),
+    /// It tried and failed: exit code 1.
+    Failed(String),
+}
+
+/// Parses the command line, runs the command and says how it went.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { Failure::USAGE } else { 0 };
+            // With standard output gone there is nobody left to tell.
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match cli.command {
+            Command::Serve(args) => serve::run(args).await,
+            Command::Match(args) => match_::run(args).await,
+            Command::Workers(args) => workers::run(args).await,
+            Command::Demo(args) => demo::run(args).await,
+            Command::Sim(args) => sim::run(args).await,
+        }
+    })
+}
+
+// === impl Failure ===
+
+impl Failure {
+    const USAGE: u8 = 64;
+
+    /// The process's exit code.
+    pub const fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Config(_) => Self::USAGE,
+            Self::Failed(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    /// One line, whatever the message holds; one a fault for a configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(faults) => faults.fmt(f),
+            Self::Usage(message) | Self::Failed(message) => {
+                let line: Vec<_> = message.split_whitespace().collect();
+                write!(f, "kvtap: {}", line.join(" "))
+            }
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}

@@ -43,6 +43,10 @@ pub struct Status {
     pub last_heard: Option<Instant>,
     /// Whether the socket is connected now.
     pub connected: bool,
+    /// Where a bound socket listens, with the port that the system chose.
+    pub listening: Option<String>,
+    /// Why the link last broke or could not be made.
+    pub fault: Option<String>,
     /// Messages received.
     pub messages: u64,
     /// Bytes received.
@@ -57,7 +61,8 @@ pub struct Status {
     pub duplicates: u64,
     /// Replays by outcome: `complete`, `short`, `empty`, `timeout`, `failed`.
     pub replays: BTreeMap<&'static str, u64>,
-    /// New epochs and withdrawals by cause: `sequence_lower`, `digest_differs`, `replay_empty`, `grace_expired`.
+    /// New epochs and withdrawals by cause: `sequence_lower`, `digest_differs`, `replay_empty`, `unproven`, `rebuilt`,
+    /// `grace_expired` ([`Cause`](super::machine::Cause)).
     pub resets: BTreeMap<&'static str, u64>,
     /// Messages, events and blocks that were dropped, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
@@ -115,6 +120,8 @@ impl Default for Status {
             last_sequence: None,
             last_heard: None,
             connected: false,
+            listening: None,
+            fault: None,
             messages: 0,
             bytes: 0,
             events: 0,
@@ -165,6 +172,12 @@ impl Board {
     /// One feed.
     pub fn get(&self, rank: RankId) -> Option<Arc<Entry>> {
         self.entries.get(&rank).map(|entry| Arc::clone(&entry))
+    }
+
+    /// The feeds of one model, in no particular order.
+    pub fn of_model(&self, model: &str) -> Vec<Arc<Entry>> {
+        let of_model = self.entries.iter().filter(|entry| &*entry.identity.model == model);
+        of_model.map(|entry| Arc::clone(&entry)).collect()
     }
 
     /// Every feed, by worker name and rank.

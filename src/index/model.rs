@@ -292,6 +292,20 @@ impl Model {
         Ok(())
     }
 
+    /// [`Model::clear`], and the grid and the groups are forgotten too.
+    ///
+    /// # Errors
+    /// [`IndexError::WorkerGone`].
+    pub fn reset(&mut self, id: RankId) -> Result<(), IndexError> {
+        self.clear(id)?;
+        let rank = self.rank_mut(id)?;
+        rank.grid = None;
+        rank.notes.clear();
+        rank.groups.clear();
+        rank.too_many_groups = false;
+        Ok(())
+    }
+
     /// Ends a batch.
     ///
     /// # Errors

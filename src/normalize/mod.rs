@@ -1,70 +1,33 @@
-//! Engine events become index transactions: seeds, grids, groups, tiers, orphans. The door only, for now.
+//! Engine events become index transactions.
+//!
+//! ```text
+//! wire::Batch --Normalizer::apply--> index::Tx: store / store_known / hold / remove / clear, one commit a batch
+//! ```
+//!
+//! One [`Normalizer`] stands between one rank's decoded batches and its [`RankWriter`]. It knows what the index
+//! must not know: how engines phrase things.
+//!
+//! * Seeds: LoRA name (number only without a name) and cache salt become the seed that content hashes are made
+//!   under. A salt travels only with the first block of a prompt; later blocks inherit their parent's seed.
+//! * Extra keys are brought into canonical form and hashed after a block's tokens ([`keys`]).
+//! * The grid is learned from the first dense store and refused where a later one (or the configuration)
+//!   disagrees; both numbers are kept for whoever asks ([`Normalizer::conflict`]).
+//! * Groups: only those whose blocks mean a present prefix name content; the others are held by name and cut
+//!   matches ([`groups`]).
+//! * Orphans wait, bounded, and never become roots ([`orphans`]).
+//! * Engines whose names are not chained are found out and read with suspicion ([`naming`]).
+//!
+//! Invariant: what the index holds for the rank is never more than what the engine announced and has not taken
+//! back. Whatever cannot be placed is dropped and counted by reason ([`Normalizer::dropped`]).
 
-use std::collections::BTreeMap;
+mod groups;
+mod keys;
+mod naming;
+mod orphans;
+mod reason;
+mod store;
+mod worker;
 
-use crate::index::{IndexError, RankWriter};
-use crate::wire::Batch;
-use crate::worker::{RankId, Stamp};
-
-/// How one rank's events are to be read.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// The block size the configuration promises, in tokens; learned from events where `None`.
-    pub block_size: Option<u32>,
-}
-
-/// The normalizer of one rank.
-#[derive(Debug)]
-pub struct Normalizer {
-    writer: RankWriter,
-    dropped: BTreeMap<&'static str, u64>,
-}
-
-/// What applying one batch came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Applied {
-    /// Events applied.
-    pub events: u64,
-    /// The batch held a clear: whatever was missing before it no longer matters.
-    pub cleared: bool,
-    /// The events show that this engine does not name blocks exactly (old SGLang), with the reason.
-    pub degraded: Option<&'static str>,
-}
-
-impl Normalizer {
-    /// A normalizer that writes through `writer`.
-    pub fn new(writer: RankWriter, _options: Options) -> Self {
-        Self { writer, dropped: BTreeMap::new() }
-    }
-
-    /// The rank.
-    pub fn rank(&self) -> RankId {
-        self.writer.rank()
-    }
-
-    /// Applies one decoded batch as one transaction under `stamp`.
-    ///
-    /// # Errors
-    /// [`IndexError::WorkerGone`] once the rank was removed: nothing was applied.
-    pub fn apply(&mut self, _batch: &Batch, _stamp: Stamp) -> Result<Applied, IndexError> {
-        Ok(Applied::default())
-    }
-
-    /// Drops all that the rank holds (a new epoch, a withdrawal) and commits `stamp`.
-    ///
-    /// # Errors
-    /// [`IndexError::WorkerGone`] once the rank was removed.
-    pub fn reset(&mut self, _stamp: Stamp) -> Result<(), IndexError> {
-        Ok(())
-    }
-
-    /// Events and blocks that were dropped so far, by reason.
-    pub fn dropped(&self) -> &BTreeMap<&'static str, u64> {
-        &self.dropped
-    }
-
-    /// Blocks parked now because their parent is unknown. While this is not 0 the feed is not live.
-    pub fn orphans(&self) -> u64 {
-        0
-    }
-}
+pub use orphans::OrphanLimits;
+pub use reason::Reason;
+pub use worker::{Applied, Normalizer, Options};

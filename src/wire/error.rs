@@ -15,6 +15,9 @@ pub enum MessageError {
         /// How long it was.
         got: usize,
     },
+    /// A batch under the sequence number that marks the end of a replay.
+    #[error("a batch under the sequence number that marks the end of a replay")]
+    ReservedSequence,
     /// The payload ends before what it declares.
     #[error("the payload ends early, or declares more than it holds")]
     Truncated,
@@ -74,6 +77,7 @@ impl MessageError {
         match self {
             Self::FrameCount { .. } => "frame_count",
             Self::SequenceLength { .. } => "sequence_length",
+            Self::ReservedSequence => "reserved_sequence",
             Self::Truncated => "truncated",
             Self::NotABatch { .. } => "not_a_batch",
             Self::TooDeep { .. } => "too_deep",

@@ -13,7 +13,7 @@ use super::error::EventError;
 /// One decoded engine message.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// The engine's clock when it made the batch, in seconds; NaN where it sent something else.
+    /// The engine's clock when it made the batch, in seconds; NaN where its feed sends none.
     pub timestamp: f64,
     /// The data-parallel rank that the batch itself names.
     pub rank: Option<u32>,
@@ -21,11 +21,32 @@ pub struct Batch {
     pub events: Vec<Event>,
     /// Events that could not, by [`EventError::index`].
     pub rejected: [u32; EventError::COUNT],
+    /// Whose events these are, where a message carries those of several (TensorRT-LLM's JSON, Dynamo): runs in
+    /// the order of the events, every event in one. Empty for an engine's own batch, which is all of one rank.
+    pub runs: Vec<Run>,
     pub(super) tokens: Vec<u8>,
     pub(super) hashes: Vec<EngineHash>,
     pub(super) contents: Vec<ContentHash>,
     pub(super) text: String,
     pub(super) keys: Vec<Vec<Item>>,
+    /// JSON, rewritten as msgpack.
+    pub(super) scratch: Vec<u8>,
+}
+
+/// Events of a message, one after another, that share a source.
+///
+/// Their ids follow one another: where an id is missing, a new run begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The worker, as Dynamo numbers them.
+    pub worker: Option<u64>,
+    /// The data-parallel rank.
+    pub rank: Option<u32>,
+    /// The source's own numbers of the first and the last message event of the run, also of one that was
+    /// rejected or meant nothing to an index. Dynamo before 0.9 gives several events one number.
+    pub ids: Option<(u64, u64)>,
+    /// Which of [`Batch::events`].
+    pub events: Range<usize>,
 }
 
 /// One engine event.
@@ -50,7 +71,7 @@ pub struct Stored {
     pub tokens: Span,
     /// Content hashes in place of tokens, see [`Batch::contents`] (feeds that hash for us).
     pub contents: Span,
-    /// Tokens a block as the event says, unchecked.
+    /// Tokens a block as the event says, unchecked; 0 where it does not say.
     pub block_size: u64,
     /// Tokens past each block that its hash covers: the tokens then number `blocks * block_size + lookahead`.
     pub lookahead: u32,
@@ -131,17 +152,21 @@ impl Batch {
         self.rank = None;
         self.events.clear();
         self.rejected = [0; EventError::COUNT];
+        self.runs.clear();
         self.tokens.clear();
         self.hashes.clear();
         self.contents.clear();
         self.text.clear();
         self.keys.clear();
+        self.scratch.clear();
         self.tokens.shrink_to(KEEP);
         self.hashes.shrink_to(KEEP / size_of::<EngineHash>());
         self.contents.shrink_to(KEEP / size_of::<ContentHash>());
         self.text.shrink_to(KEEP);
         self.keys.shrink_to(KEEP / size_of::<Vec<Item>>());
         self.events.shrink_to(KEEP / size_of::<Event>());
+        self.runs.shrink_to(KEEP / size_of::<Run>());
+        self.scratch.shrink_to(KEEP);
     }
 
     /// The engine hashes of an event.
@@ -170,15 +195,84 @@ impl Batch {
         self.text.get(text.0.range()).unwrap_or_default()
     }
 
+    /// How much memory the arenas hold, in bytes, used or not (extra keys' own text left out).
+    pub fn allocated_bytes(&self) -> usize {
+        self.tokens.capacity()
+            + self.hashes.capacity() * size_of::<EngineHash>()
+            + self.contents.capacity() * size_of::<ContentHash>()
+            + self.text.capacity()
+            + self.keys.capacity() * size_of::<Vec<Item>>()
+            + self.events.capacity() * size_of::<Event>()
+            + self.runs.capacity() * size_of::<Run>()
+            + self.scratch.capacity()
+    }
+
     /// How many events could not be decoded.
     pub fn rejected_events(&self) -> u64 {
         self.rejected.iter().map(|n| u64::from(*n)).sum()
     }
 }
 
+// === impl Removed ===
+
+impl Removed {
+    /// Whether `self` names the very blocks of `other` once more, for another medium: what a decoder makes of a
+    /// removal whose engine does not say where the blocks lay (TensorRT-LLM).
+    pub fn is_twin_of(&self, other: &Self) -> bool {
+        !self.hashes.is_empty()
+            && self.hashes == other.hashes
+            && self.group == other.group
+            && self.medium != other.medium
+    }
+}
+
+// === impl Medium ===
+
+impl Medium {
+    /// The medium that an engine's `word` means, in any case. `None` where the word is not one we know.
+    pub(super) fn known(word: &[u8]) -> Option<Self> {
+        const WORDS: [(&[u8], Medium); 15] = [
+            (b"GPU", Medium::Device),
+            (b"DEVICE", Medium::Device),
+            (b"CPU", Medium::Host),
+            (b"CPU_PINNED", Medium::Host),
+            (b"CPU_TIER1", Medium::Host),
+            (b"CPU_TIER2", Medium::Disk),
+            (b"DISK", Medium::Disk),
+            (b"NVME", Medium::Disk),
+            (b"STORAGE", Medium::Disk),
+            (b"FS", Medium::Disk),
+            (b"EXTERNAL", Medium::External),
+            (b"NETWORK", Medium::External),
+            (b"REMOTE", Medium::External),
+            (b"SHARED", Medium::External),
+            (b"OBJ", Medium::External),
+        ];
+        WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, medium)| *medium)
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// The kind that an engine's `word` means.
+    pub(super) fn of(word: &[u8]) -> Self {
+        match word {
+            b"full_attention" | b"mla_attention" | b"sink_full_attention" => Self::Full,
+            _ if word.starts_with(b"sliding_window") => Self::SlidingWindow,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 // === impl Span ===
 
 impl Span {
+    /// Decoders keep both below `u32::MAX`, see `wire::arena`.
+    pub(super) const fn new(start: usize, end: usize) -> Self {
+        Self { start: start as u32, end: end as u32 }
+    }
+
     /// How many items (bytes, for tokens) the range holds.
     pub const fn len(self) -> usize {
         (self.end - self.start) as usize
@@ -189,7 +283,7 @@ impl Span {
         self.start == self.end
     }
 
-    const fn range(self) -> Range<usize> {
+    pub(super) const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
 }

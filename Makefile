@@ -1,0 +1,30 @@
+# `make demo` shows what kvtap does; `make test` installs what the tests need and runs them all.
+
+CARGO ?= cargo
+KVTAP_PYTHON ?= $(CURDIR)/.venv/bin/python
+export KVTAP_PYTHON
+
+.PHONY: demo test venv fmt lint doc clean-venv
+
+demo:
+	$(CARGO) run --locked -- demo
+
+test: venv
+	$(CARGO) test --locked
+
+# The Python that tests talk to: pyzmq and grpcio, pinned, in .venv.
+venv:
+	@tests/peers/setup.sh
+
+fmt:
+	$(CARGO) fmt
+
+lint:
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
+
+clean-venv:
+	rm -rf .venv

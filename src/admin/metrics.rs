@@ -1,0 +1,44 @@
+//! The registry behind `/metrics`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use super::feeds::Feeds;
+use super::report::{Fleet, VERSION};
+use super::requests::RequestMetrics;
+
+/// The content type of [`Metrics::encode`].
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Every metric there is.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// The metrics of `fleet` and of its gRPC services.
+    pub fn new(fleet: &Arc<Fleet>, requests: &RequestMetrics) -> Self {
+        let mut registry = Registry::default();
+        registry.register("kvtap_build", "What was built", Info::new([("version", VERSION)]));
+        requests.register(&mut registry);
+        registry.register_collector(Box::new(Feeds(Arc::clone(fleet))));
+        Self { registry }
+    }
+
+    /// All of them in the OpenMetrics text format.
+    ///
+    /// # Errors
+    /// Never in practice: a `String` takes what is written to it.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}

@@ -1,0 +1,143 @@
+//! `kvtap serve`: follow every feed of a configuration and answer routers over gRPC until told to stop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{Failure, Outcome};
+use crate::admin::{self, Admin, Fleet, Readiness, RequestMetrics};
+use crate::config::{self, Config, Engine, Env, Format};
+use crate::feed::status::Board;
+use crate::feed::zmq::EndpointError;
+use crate::feed::{self, Feed, runner::Timing};
+use crate::index::Index;
+use crate::normalize;
+use crate::serve::{self, Listener, listen};
+use crate::telemetry;
+use crate::wire::Dialect;
+
+/// The arguments of `kvtap serve`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The configuration file (YAML); docs/config.md explains every key.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Only read and check the configuration; exit code 64 where it is faulty.
+    #[arg(long)]
+    check_config: bool,
+}
+
+/// Serves until SIGTERM or SIGINT, then drains. A second signal ends the process at once.
+///
+/// # Errors
+/// [`Failure::Config`] with every fault of the file; [`Failure::Failed`] where a socket cannot be bound.
+pub async fn run(args: Args) -> Outcome {
+    let (config, warnings) = Config::load(&args.config, &Env::process()).map_err(Failure::Config)?;
+    if args.check_config {
+        for warning in warnings.iter() {
+            eprintln!("{warning}");
+        }
+        println!("{}: ok, {} feeds", args.config.display(), config.feeds.iter().map(|feed| feed.ranks).sum::<u32>());
+        return Ok(());
+    }
+    telemetry::start(config.log.level.name(), config.log.format == Format::Json);
+    for warning in warnings.iter() {
+        tracing::warn!("{warning}");
+    }
+    let shutdown = CancellationToken::new();
+    stop_on_signals(shutdown.clone())?;
+    serve(config, shutdown).await
+}
+
+async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
+    let index = Index::new(config.limits);
+    let board = Arc::new(Board::default());
+    let fleet = Arc::new(Fleet::new(Arc::clone(&index), Arc::clone(&board)));
+    let (requests, readiness) = (RequestMetrics::new(), Readiness::default());
+
+    // Every port is open before the first feed begins: being there does not depend on any engine.
+    let listeners = config.grpc.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>();
+    let listeners = listeners.map_err(|error| Failure::Failed(error.to_string()))?;
+    let admin_at = config.admin.listen;
+    let admin_listener = listen::bind_tcp(admin_at)
+        .map_err(|error| Failure::Failed(format!("cannot listen on {admin_at} (admin.listen): {error}")))?;
+    eprintln!("admin listening on {}", admin_listener.local_addr()?);
+    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone());
+    let admin_stop = CancellationToken::new();
+    let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
+
+    let feeds = spawn_feeds(&config, &index, &board)?;
+    let options = serve::Options {
+        max_message_bytes: config.grpc.max_message_bytes,
+        reflection: config.grpc.reflection,
+        grace: config.grpc.drain_grace,
+    };
+    let served = serve::run(listeners, fleet, requests, readiness, options, shutdown).await;
+    for feed in feeds {
+        feed.stop().await;
+    }
+    // The admin port goes last, so that readiness says 503 while requests drain.
+    admin_stop.cancel();
+    match admin_task.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "The admin port failed."),
+        Err(error) => tracing::error!(%error, "The admin port's task failed."),
+    }
+    served.map_err(|error| Failure::Failed(error.to_string()))
+}
+
+fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Result<Vec<Feed>, Failure> {
+    let mut feeds = Vec::new();
+    for feed in &config.feeds {
+        for rank in feed.rank_numbers() {
+            let spawned = feed_options(feed, rank)
+                .map_err(feed::SpawnError::from)
+                .and_then(|options| Feed::spawn(options, index, board));
+            feeds.push(spawned.map_err(|error| Failure::Failed(format!("{}: {error}", feed.identity(rank))))?);
+        }
+    }
+    Ok(feeds)
+}
+
+fn feed_options(feed: &config::Feed, rank: u32) -> Result<feed::Options, EndpointError> {
+    Ok(feed::Options {
+        identity: feed.identity(rank),
+        engine: feed.engine.name(),
+        dialect: match feed.engine {
+            Engine::Vllm => Dialect::Vllm,
+            Engine::Sglang => Dialect::Sglang,
+            Engine::Trtllm => Dialect::Trtllm,
+            // The configuration refuses `dynamo` for ZMQ feeds.
+            Engine::Dynamo | Engine::Auto => Dialect::Auto,
+        },
+        link: feed.link(rank)?,
+        replay: feed.replay(rank)?,
+        copies: feed.copies,
+        normalize: normalize::Options { block_size: feed.grid.map(|grid| grid.size()), ..Default::default() },
+        timing: Timing { grace: Some(feed.tuning.disconnect_grace), ..Timing::default() },
+        limits: Default::default(),
+    })
+}
+
+/// Cancels `shutdown` at the first SIGTERM or SIGINT; the second ends the process.
+fn stop_on_signals(shutdown: CancellationToken) -> std::io::Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        for first in [true, false] {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if first {
+                tracing::info!("Told to stop: finishing what is in flight.");
+                shutdown.cancel();
+            } else {
+                std::process::exit(1);
+            }
+        }
+    });
+    Ok(())
+}

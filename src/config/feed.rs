@@ -1,0 +1,288 @@
+//! One entry of `feeds`: an engine, its ranks, and what routers call it.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::fault::{Place, Placed};
+use super::read::{Default, Reader, Section};
+use super::rule::{Flag, Number, Rule, Text, Words};
+use super::sections::{Tuning, tuning};
+use crate::block::{Grid, MAX_BLOCK_SIZE};
+use crate::feed::zmq::{Endpoint, EndpointError, Mode, ReplayOptions, SubOptions, Timing};
+use crate::index::Copies;
+use crate::worker::Identity;
+
+/// Ranks that one entry may list.
+const MAX_RANKS: u64 = 1024;
+
+/// One engine, with its ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Feed {
+    /// What routers call the worker.
+    pub worker: String,
+    /// The address a router reaches it at, echoed verbatim; empty where none is given.
+    pub address: String,
+    /// Further names it may be asked for by.
+    pub names: Vec<String>,
+    /// The model it serves.
+    pub model: String,
+    /// What it runs.
+    pub engine: Engine,
+    /// Rank 0's event endpoint; rank r's is [`Endpoint::at_rank`] of it, which cannot fail for these ranks.
+    pub endpoint: Endpoint,
+    /// Rank 0's replay endpoint.
+    pub replay: Option<Endpoint>,
+    /// Messages whose topic begins so are taken; empty takes all.
+    pub topic: String,
+    /// How many ranks there are, at least 1.
+    pub ranks: u32,
+    /// The first of them.
+    pub first_rank: u32,
+    /// Whether the engine connects and this side binds.
+    pub mode: Mode,
+    /// Tokens a block; `None`: learned from events.
+    pub grid: Option<Grid>,
+    /// Whether a block that is announced twice counts twice.
+    pub copies: Copies,
+    /// How it is followed.
+    pub tuning: Tuning,
+}
+
+/// What publishes a feed. All of them are decoded by what is seen on the wire; the word is for people, and for
+/// feeds that come another way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Engine {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM.
+    Trtllm,
+    /// Dynamo's event plane.
+    Dynamo,
+    /// Whatever it turns out to be.
+    Auto,
+}
+
+const ENGINES: Words<Engine> = Words(&[
+    ("vllm", Engine::Vllm),
+    ("sglang", Engine::Sglang),
+    ("trtllm", Engine::Trtllm),
+    ("dynamo", Engine::Dynamo),
+    ("auto", Engine::Auto),
+]);
+
+const COPIES: Words<Copies> = Words(&[("count", Copies::Count), ("set", Copies::Set)]);
+
+/// A name that routers use.
+const NAME: Text = Text { min: 1, max: 512 };
+
+struct BlockSize;
+
+struct Connectable;
+
+/// A feed as it was read, and where what others may contradict was written.
+pub(super) struct Read {
+    pub feed: Feed,
+    pub path: String,
+    pub worker_place: Place,
+    pub endpoint_place: Place,
+    pub replay_place: Option<Place>,
+    pub transport_place: Place,
+}
+
+// === the rules ===
+
+impl Rule for BlockSize {
+    type Value = Grid;
+
+    fn read(&self, text: &str) -> Result<Grid, String> {
+        let grid = text.parse().ok().and_then(|size| Grid::new(size).ok());
+        grid.ok_or_else(|| format!("expected {}, not `{text}`", self.allowed()))
+    }
+
+    fn allowed(&self) -> String {
+        format!("1 to {MAX_BLOCK_SIZE} tokens")
+    }
+}
+
+impl Rule for Connectable {
+    type Value = Endpoint;
+
+    fn read(&self, text: &str) -> Result<Endpoint, String> {
+        text.parse().map_err(|error: EndpointError| error.to_string())
+    }
+
+    fn allowed(&self) -> String {
+        "tcp://host:port or ipc:///path".to_owned()
+    }
+
+    fn is_text(&self) -> bool {
+        true
+    }
+}
+
+// === impl Feed ===
+
+impl Feed {
+    /// The ranks.
+    pub fn rank_numbers(&self) -> Range<u32> {
+        self.first_rank..self.first_rank.saturating_add(self.ranks)
+    }
+
+    /// The event link of one of its ranks.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::at_rank`], for a rank that is not one of [`Feed::rank_numbers`].
+    pub fn link(&self, rank: u32) -> Result<SubOptions, EndpointError> {
+        let Tuning { queue, reconnect_max, heartbeat, transport, .. } = self.tuning;
+        let defaults = Timing::default();
+        let first_retry = defaults.first_retry.min(reconnect_max);
+        let timing = Timing { first_retry, longest_retry: reconnect_max, heartbeat, ..defaults };
+        let options = SubOptions::new(self.endpoint.at_rank(rank)?, self.mode);
+        Ok(SubOptions { topic: self.topic.clone(), transport, queue, timing, ..options })
+    }
+
+    /// A replay of one of its ranks; `None` where it has no replay socket.
+    ///
+    /// # Errors
+    /// Like [`Feed::link`].
+    pub fn replay(&self, rank: u32) -> Result<Option<ReplayOptions>, EndpointError> {
+        let Some(replay) = &self.replay else { return Ok(None) };
+        let options = ReplayOptions::new(replay.at_rank(rank)?);
+        Ok(Some(ReplayOptions { idle: self.tuning.replay_timeout, ..options }))
+    }
+
+    /// What one of its ranks is called.
+    pub fn identity(&self, rank: u32) -> Identity {
+        Identity {
+            worker: Arc::from(self.worker.as_str()),
+            address: Arc::from(self.address.as_str()),
+            aliases: Arc::from(self.names.as_slice()),
+            model: Arc::from(self.model.as_str()),
+            rank,
+        }
+    }
+}
+
+/// Reads one entry and checks it by itself; `None` where it cannot be used at all.
+pub(super) fn read(reader: &mut Reader<'_>, mut section: Section<'_>, base: Option<&Tuning>) -> Option<Read> {
+    let worker = section.required(reader, "worker", &NAME);
+    let address = section.optional(reader, "address", &NAME);
+    let names = section.list(reader, "names", &NAME, "");
+    let model = section.required(reader, "model", &NAME);
+    let engine = section.or(reader, "engine", &ENGINES, Default::Text("auto"));
+    let endpoint = section.required(reader, "endpoint", &Connectable);
+    let replay = section.optional(reader, "replay", &Connectable);
+    let topic = section.optional(reader, "topic", &Text { min: 0, max: 512 });
+    let ranks = section.or(reader, "ranks", &Number { min: 1, max: MAX_RANKS, unit: "ranks" }, Default::Text("1"));
+    let first_rank = section.or(reader, "first_rank", &Number { min: 0, max: 65_535, unit: "" }, Default::Text("0"));
+    let bind = section.or(reader, "bind", &Flag, Default::Text("false"));
+    let grid = section.optional(reader, "block_size", &BlockSize);
+    let copies = section.or(reader, "copies", &COPIES, Default::Text("count"));
+    let tuning = tuning(reader, &mut section, base);
+
+    if let Some(Placed { value: Engine::Dynamo, place }) = &engine {
+        let what = "dynamo's event plane is not supported yet; tap the engine behind it (vllm, sglang or trtllm)";
+        reader.fault(place, &section.path_of("engine"), what);
+    }
+    let mode = if bind?.value { Mode::Bind } else { Mode::Connect };
+    let (endpoint_path, replay_path) = (section.path_of("endpoint"), section.path_of("replay"));
+    let worker_path = section.path_of("worker");
+    if let Some(Placed { value, place }) = &endpoint
+        && let Err(error) = value.check(mode)
+    {
+        reader.fault(place, &endpoint_path, error.to_string());
+    }
+    // Engines bind their replay socket, also those that connect for their events.
+    if let Some(Placed { value, place }) = &replay
+        && let Err(error) = value.check(Mode::Connect)
+    {
+        reader.fault(place, &replay_path, error.to_string());
+    }
+    section.finish(reader);
+
+    let (worker, endpoint, (tuning, transport_place)) = (worker?, endpoint?, tuning?);
+    let read = Read {
+        feed: Feed {
+            worker: worker.value,
+            address: address.map(|address| address.value).unwrap_or_default(),
+            names: names.into_iter().map(|name| name.value).collect(),
+            model: model?.value,
+            engine: engine?.value,
+            endpoint: endpoint.value,
+            replay: replay.as_ref().map(|replay| replay.value.clone()),
+            topic: topic.map(|topic| topic.value).unwrap_or_default(),
+            // Both are within their rules' bounds.
+            ranks: ranks?.value as u32,
+            first_rank: first_rank?.value as u32,
+            mode,
+            grid: grid.map(|grid| grid.value),
+            copies: copies?.value,
+            tuning,
+        },
+        path: worker_path.trim_end_matches(".worker").to_owned(),
+        worker_place: worker.place,
+        endpoint_place: endpoint.place,
+        replay_place: replay.map(|replay| replay.place),
+        transport_place,
+    };
+    check_ports(reader, &read, &endpoint_path, &replay_path);
+    check_links(reader, &read, &endpoint_path, &replay_path);
+    Some(read)
+}
+
+/// Every rank has a socket of its own.
+fn check_ports(reader: &mut Reader<'_>, read: &Read, endpoint_path: &str, replay_path: &str) {
+    let feed = &read.feed;
+    let mut of_ranks = |endpoint: &Endpoint, place: &Place, path: &str| {
+        let sockets: Result<Vec<_>, _> = feed.rank_numbers().map(|rank| Ok((rank, endpoint.at_rank(rank)?))).collect();
+        sockets.map_err(|error: EndpointError| reader.fault(place, path, error.to_string())).ok()
+    };
+    let events = of_ranks(&feed.endpoint, &read.endpoint_place, endpoint_path);
+    let (Some(replay), Some(place)) = (&feed.replay, &read.replay_place) else { return };
+    let (Some(events), Some(replays)) = (events, of_ranks(replay, place, replay_path)) else { return };
+    let replay_sockets: HashSet<String> = replays.iter().map(|(_, endpoint)| socket(endpoint)).collect();
+    let Some((rank, event)) = events.iter().find(|(_, endpoint)| replay_sockets.contains(&socket(endpoint))) else {
+        return;
+    };
+    let other = replays.iter().find(|(_, endpoint)| socket(endpoint) == socket(event)).map_or(*rank, |(rank, _)| *rank);
+    let mut what = format!("{} is rank {rank}'s event socket and rank {other}'s replay socket", socket(event));
+    if *rank != other {
+        what.push_str(&format!("; put the two at least {} ports apart", feed.ranks));
+    }
+    reader.fault(place, replay_path, what);
+}
+
+/// What the chosen transport does not reach is refused, what anyone on the network may read or forge is warned of.
+fn check_links(reader: &mut Reader<'_>, read: &Read, endpoint_path: &str, replay_path: &str) {
+    let feed = &read.feed;
+    let link = SubOptions { transport: feed.tuning.transport, ..SubOptions::new(feed.endpoint.clone(), feed.mode) };
+    if let Err(error @ EndpointError::NotLocal(_)) = link.check() {
+        reader.fault(&read.transport_place, endpoint_path, error.to_string());
+    }
+    let replay = feed.replay.as_ref().zip(read.replay_place.as_ref());
+    let sockets =
+        [Some((&feed.endpoint, &read.endpoint_place, endpoint_path)), replay.map(|(r, p)| (r, p, replay_path))];
+    for (endpoint, place, path) in sockets.into_iter().flatten().filter(|(endpoint, _, _)| !endpoint.is_local()) {
+        reader.warn(place, path, format!("{endpoint} is not local: ZMQ is neither encrypted nor authenticated"));
+    }
+}
+
+/// What two endpoints share when they cannot both be served: all of this host's addresses count as one.
+pub(super) fn socket(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::Tcp { host, port } if endpoint.is_local() || host.is_any() => format!("tcp://localhost:{port}"),
+        other => other.to_string(),
+    }
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// The engine's word.
+    pub fn name(self) -> &'static str {
+        ENGINES.word(self)
+    }
+}

@@ -1,0 +1,225 @@
+//! The settings that are there once: servers, log, limits, and the defaults of every feed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::fault::{Place, Placed};
+use super::read::{Default, Reader, Section};
+use super::rule::{Address, Bytes, Flag, Number, TcpAddress, Time, Words};
+use crate::feed::zmq::{Heartbeat, QueueLimits, Transport};
+use crate::index::Limits;
+use crate::serve::ListenAddr;
+
+/// The query service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Grpc {
+    /// Where it listens, one socket each.
+    pub listen: Vec<ListenAddr>,
+    /// The largest request that is accepted, in bytes.
+    pub max_message_bytes: usize,
+    /// Whether gRPC reflection is served.
+    pub reflection: bool,
+    /// How long calls in flight may go on once the process was told to stop.
+    pub drain_grace: Duration,
+}
+
+/// The plaintext server of `/live`, `/ready`, `/metrics` and `/status`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Admin {
+    /// Where it listens.
+    pub listen: SocketAddr,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Log {
+    /// The least important level that is written.
+    pub level: Level,
+    /// The shape of a line.
+    pub format: Format,
+}
+
+/// How important a log line is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// Data is lost, or a person must act.
+    Error,
+    /// Something is wrong that may mend itself.
+    Warn,
+    /// What an operator wants to know in ordinary times.
+    Info,
+    /// What a developer wants to know.
+    Debug,
+    /// Every message.
+    Trace,
+}
+
+/// The shape of a log line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How one feed is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// What may wait between the socket and the index; beyond, a gap is recorded and recovered.
+    pub queue: QueueLimits,
+    /// The longest silence before and between the replies of a replay.
+    pub replay_timeout: Duration,
+    /// How long an engine may stay away before its blocks are withdrawn.
+    pub disconnect_grace: Duration,
+    /// The longest pause between two attempts to connect.
+    pub reconnect_max: Duration,
+    /// How a half-open connection is noticed.
+    pub heartbeat: Heartbeat,
+    /// What reads the socket.
+    pub transport: Transport,
+}
+
+const LEVELS: Words<Level> = Words(&[
+    ("error", Level::Error),
+    ("warn", Level::Warn),
+    ("info", Level::Info),
+    ("debug", Level::Debug),
+    ("trace", Level::Trace),
+]);
+
+const FORMATS: Words<Format> = Words(&[("text", Format::Text), ("json", Format::Json)]);
+
+const TRANSPORTS: Words<Transport> = Words(&[("own", Transport::Own), ("zeromq", Transport::Zeromq)]);
+
+const fn seconds(min: u64, max: u64) -> Time {
+    Time { min: Duration::from_secs(min), max: Duration::from_secs(max) }
+}
+
+const fn millis(min: u64, max: u64) -> Time {
+    Time { min: Duration::from_millis(min), max: Duration::from_millis(max) }
+}
+
+// === impl Grpc, Admin ===
+
+/// Reads both servers, which must not share a socket.
+pub(super) fn servers(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option<(Grpc, Admin)> {
+    let mut grpc = root.section(reader, "grpc");
+    let listen = grpc.list(reader, "listen", &Address, "127.0.0.1:9400");
+    let max_message_bytes =
+        grpc.or(reader, "max_message_bytes", &Bytes { min: 64 << 10, max: 1 << 30 }, Default::Text("16MiB"));
+    let reflection = grpc.or(reader, "reflection", &Flag, Default::Text("true"));
+    let drain_grace = grpc.or(reader, "drain_grace", &seconds(0, 3600), Default::Text("10s"));
+    let grpc_path = grpc.path_of("listen");
+    grpc.finish(reader);
+
+    let mut admin = root.section(reader, "admin");
+    let admin_listen = admin.or(reader, "listen", &TcpAddress, Default::Text("127.0.0.1:9401"));
+    let admin_path = admin.path_of("listen");
+    admin.finish(reader);
+
+    for (i, Placed { value, place }) in listen.iter().enumerate() {
+        if !takes_any_port(value) && listen.iter().take(i).any(|earlier| earlier.value == *value) {
+            reader.fault(place, &grpc_path, format!("names {value} twice"));
+        }
+    }
+    let admin_listen = admin_listen?;
+    let as_listen = ListenAddr::Tcp(admin_listen.value);
+    if !takes_any_port(&as_listen) && listen.iter().any(|grpc| grpc.value == as_listen) {
+        reader.fault(&admin_listen.place, &admin_path, format!("{as_listen} is in {grpc_path} too"));
+    }
+    let grpc = Grpc {
+        listen: listen.into_iter().map(|listen| listen.value).collect(),
+        max_message_bytes: as_usize(max_message_bytes?.value),
+        reflection: reflection?.value,
+        drain_grace: drain_grace?.value,
+    };
+    Some((grpc, Admin { listen: admin_listen.value }))
+}
+
+fn takes_any_port(listen: &ListenAddr) -> bool {
+    matches!(listen, ListenAddr::Tcp(address) if address.port() == 0)
+}
+
+// === impl Log, Limits ===
+
+pub(super) fn log(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option<Log> {
+    let mut log = root.section(reader, "log");
+    let level = log.or(reader, "level", &LEVELS, Default::Text("info"));
+    let format = log.or(reader, "format", &FORMATS, Default::Text("text"));
+    log.finish(reader);
+    Some(Log { level: level?.value, format: format?.value })
+}
+
+pub(super) fn limits(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option<Limits> {
+    let rule = Number { min: 1, max: 1 << 32, unit: "blocks" };
+    let mut limits = root.section(reader, "limits");
+    let blocks_per_rank = limits.or(reader, "blocks_per_rank", &rule, Default::Text("1000000"));
+    let blocks_in_all = limits.or(reader, "blocks_in_all", &rule, Default::Text("8000000"));
+    limits.finish(reader);
+    Some(Limits { blocks_per_rank: as_usize(blocks_per_rank?.value), blocks_in_all: as_usize(blocks_in_all?.value) })
+}
+
+// === impl Level ===
+
+impl Level {
+    /// The level's word.
+    pub fn name(self) -> &'static str {
+        LEVELS.word(self)
+    }
+}
+
+// === impl Tuning ===
+
+/// The defaults of every feed.
+pub(super) fn defaults(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option<Tuning> {
+    let mut section = root.section(reader, "defaults");
+    let tuning = tuning(reader, &mut section, None);
+    section.finish(reader);
+    tuning.map(|(tuning, _)| tuning)
+}
+
+/// The same settings, of one feed: what it does not say, `base` says. Also where `transport` was written.
+pub(super) fn tuning(
+    reader: &mut Reader<'_>,
+    section: &mut Section<'_>,
+    base: Option<&Tuning>,
+) -> Option<(Tuning, Place)> {
+    // A default is a text of its own in `defaults`, and what `defaults` came to in a feed.
+    fn or<T>(text: &'static str, key: &'static str, base: Option<T>) -> Default<T> {
+        base.map_or(Default::Text(text), |value| Default::Of(key, value))
+    }
+    let messages = Number { min: 1, max: 1 << 24, unit: "messages" };
+    let bytes = Bytes { min: 1 << 20, max: 1 << 36 };
+
+    let default = or("65536", "defaults.queue_messages", base.map(|base| base.queue.messages as u64));
+    let queue_messages = section.or(reader, "queue_messages", &messages, default);
+    let default = or("256MiB", "defaults.queue_bytes", base.map(|base| base.queue.bytes as u64));
+    let queue_bytes = section.or(reader, "queue_bytes", &bytes, default);
+    let default = or("5s", "defaults.replay_timeout", base.map(|base| base.replay_timeout));
+    let replay_timeout = section.or(reader, "replay_timeout", &millis(100, 600_000), default);
+    let default = or("30s", "defaults.disconnect_grace", base.map(|base| base.disconnect_grace));
+    let disconnect_grace = section.or(reader, "disconnect_grace", &seconds(0, 86_400), default);
+    let default = or("1s", "defaults.reconnect_max", base.map(|base| base.reconnect_max));
+    let reconnect_max = section.or(reader, "reconnect_max", &millis(100, 300_000), default);
+    let default = or("2s", "defaults.heartbeat_interval", base.map(|base| base.heartbeat.interval));
+    let heartbeat_interval = section.or(reader, "heartbeat_interval", &millis(100, 300_000), default);
+    let default = or("4s", "defaults.heartbeat_timeout", base.map(|base| base.heartbeat.timeout));
+    let heartbeat_timeout = section.or(reader, "heartbeat_timeout", &millis(100, 300_000), default);
+    let default = or("own", "defaults.transport", base.map(|base| base.transport));
+    let transport = section.or(reader, "transport", &TRANSPORTS, default)?;
+
+    let tuning = Tuning {
+        queue: QueueLimits { messages: as_usize(queue_messages?.value), bytes: as_usize(queue_bytes?.value) },
+        replay_timeout: replay_timeout?.value,
+        disconnect_grace: disconnect_grace?.value,
+        reconnect_max: reconnect_max?.value,
+        heartbeat: Heartbeat { interval: heartbeat_interval?.value, timeout: heartbeat_timeout?.value },
+        transport: transport.value,
+    };
+    Some((tuning, transport.place))
+}
+
+pub(super) fn as_usize(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

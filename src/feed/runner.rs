@@ -1,0 +1,421 @@
+//! The task of one feed: receives, lets the machine decide, decodes, applies, and keeps the status board.
+//!
+//! The link's own task does the receiving proper, so nothing here can stall a socket. In return this loop may be
+//! busy for long: it yields every few messages, and tells the board what it did at most every
+//! [`PUBLISH_EVERY`], except that a change of state is told at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::machine::{Command, Digest, Input, Limits, Machine, Message, Timer};
+use super::source::{Event, Source};
+use super::status::Entry;
+use super::tally::Tally;
+use super::zmq::LinkEvent;
+use crate::index::IndexError;
+use crate::normalize::Normalizer;
+use crate::wire::frames::{self, ReplayFrame};
+use crate::wire::{self, Batch, Dialect, EventError};
+use crate::worker::Stamp;
+
+/// How often the status board hears of a feed whose state does not change.
+pub const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+
+/// How often it hears of an idle one: heartbeats are signs of life too.
+const PUBLISH_IDLE: Duration = Duration::from_secs(1);
+
+/// A busy runner yields after so many messages, or so many bytes of them.
+const YIELD_MESSAGES: usize = 32;
+const YIELD_BYTES: usize = 1 << 20;
+
+/// A complaint about the same feed is not logged more often.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// Nor is what it goes through.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+
+/// How long a feed waits for what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// How long an engine may stay away before its blocks are withdrawn; `None`: for ever.
+    pub grace: Option<Duration>,
+    /// How long one recovery may take, all its replays together.
+    pub recovery: Duration,
+    /// The wait before a replay is asked for again; each next one is twice as long.
+    pub first_retry: Duration,
+    /// The longest such wait.
+    pub longest_retry: Duration,
+    /// The wait before an incomplete feed is rebuilt; each next one is twice as long.
+    pub first_rebuild: Duration,
+    /// The longest such wait.
+    pub longest_rebuild: Duration,
+}
+
+/// The task of one feed.
+#[derive(Debug)]
+pub struct Runner<S> {
+    source: S,
+    machine: Machine<Bytes>,
+    normalizer: Normalizer,
+    entry: Arc<Entry>,
+    dialect: Dialect,
+    timing: Timing,
+    commands: VecDeque<Command<Bytes>>,
+    batch: Batch,
+    tally: Tally,
+    clocks: Clocks,
+    /// Messages and bytes applied since the last yield.
+    busy: (usize, usize),
+    published: Instant,
+    complained: Option<Instant>,
+    told: Option<Instant>,
+}
+
+/// When what is due.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clocks {
+    grace: Option<Instant>,
+    recovery: Option<Instant>,
+    rebuild: Option<Instant>,
+    /// When which replay is to be asked for.
+    ask: Option<(Instant, u64)>,
+}
+
+/// Why a runner ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// It was told to.
+    Cancelled,
+    /// Its source has no more events.
+    SourceEnded,
+    /// Its rank was removed from the index.
+    RankRemoved,
+}
+
+// === impl Timing ===
+
+impl Default for Timing {
+    /// 30 s of grace, 2 minutes for a recovery, retries after 100 ms to 2 s, rebuilds after 30 s to 10 minutes.
+    fn default() -> Self {
+        Self {
+            grace: Some(Duration::from_secs(30)),
+            recovery: Duration::from_secs(120),
+            first_retry: Duration::from_millis(100),
+            longest_retry: Duration::from_secs(2),
+            first_rebuild: Duration::from_secs(30),
+            longest_rebuild: Duration::from_secs(600),
+        }
+    }
+}
+
+// === impl Runner ===
+
+impl<S: Source> Runner<S> {
+    /// A runner of the feed that `entry` describes; whether it can ask for replays stands there too.
+    pub fn new(
+        source: S,
+        normalizer: Normalizer,
+        entry: Arc<Entry>,
+        dialect: Dialect,
+        timing: Timing,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            source,
+            machine: Machine::new(entry.replay.is_some(), limits),
+            normalizer,
+            entry,
+            dialect,
+            timing,
+            commands: VecDeque::new(),
+            batch: Batch::default(),
+            tally: Tally::default(),
+            clocks: Clocks::default(),
+            busy: (0, 0),
+            published: Instant::now(),
+            complained: None,
+            told: None,
+        }
+    }
+
+    /// Runs until `cancel` is cancelled, the source ends, or the rank is removed from the index.
+    pub async fn run(mut self, cancel: CancellationToken) -> Ended {
+        let ended = tokio::select! {
+            ended = self.live() => ended,
+            () = cancel.cancelled() => Ended::Cancelled,
+        };
+        self.publish();
+        ended
+    }
+
+    async fn live(&mut self) -> Ended {
+        loop {
+            if self.clocks.next().is_some_and(|due| due <= Instant::now()) && self.fire().await.is_err() {
+                return Ended::RankRemoved;
+            }
+            let event = match self.source.next().now_or_never() {
+                Some(event) => event,
+                None => {
+                    self.publish();
+                    self.busy = (0, 0);
+                    let wake = self
+                        .clocks
+                        .next()
+                        .map_or(self.published + PUBLISH_IDLE, |due| due.min(self.published + PUBLISH_IDLE));
+                    tokio::select! {
+                        event = self.source.next() => event,
+                        () = sleep_until(wake) => continue,
+                    }
+                }
+            };
+            let Some(event) = event else { return Ended::SourceEnded };
+            if self.take(event).await.is_err() {
+                return Ended::RankRemoved;
+            }
+            self.busy.0 += 1;
+            self.rest_if_busy().await;
+        }
+    }
+
+    async fn take(&mut self, event: Event) -> Result<(), IndexError> {
+        match event {
+            Event::Link(event) => self.link(event).await,
+            Event::Reply(frames) => self.reply(&frames).await,
+            Event::ReplayOver(failure) => self.input(Input::ReplayFailed(failure)).await,
+        }
+    }
+
+    async fn link(&mut self, event: LinkEvent) -> Result<(), IndexError> {
+        match event {
+            LinkEvent::Listening(endpoint) => self.tally.listening = Some(endpoint.to_string()),
+            LinkEvent::Unreachable(fault) => self.tally.fault = Some(fault.to_string()),
+            LinkEvent::Rejected { reason, count } => self.tally.drop(reason, count),
+            LinkEvent::Connected => {
+                self.tally.connected = true;
+                self.tally.fault = None;
+                return self.input(Input::Connected).await;
+            }
+            LinkEvent::Disconnected(fault) => {
+                self.tally.connected = false;
+                self.tally.fault = Some(fault.to_string());
+                return self.input(Input::Disconnected).await;
+            }
+            LinkEvent::Overflowed { messages } => {
+                self.tally.drop("queue_overflow", messages);
+                return self.input(Input::Lost).await;
+            }
+            LinkEvent::Message(frames) => {
+                self.tally.messages += 1;
+                self.tally.bytes += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
+                match frames::live(&frames) {
+                    Ok(live) => {
+                        let message = message(live.sequence, live.payload);
+                        return self.input(Input::Live(message)).await;
+                    }
+                    Err(error) => self.complain(error.reason(), 1),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn reply(&mut self, frames: &[Bytes]) -> Result<(), IndexError> {
+        match frames::replay(frames) {
+            Ok(ReplayFrame::Batch { sequence, payload }) => {
+                self.input(Input::Replayed(message(sequence, payload))).await
+            }
+            Ok(ReplayFrame::End) => {
+                self.source.stop_asking();
+                self.input(Input::ReplayEnded).await
+            }
+            Err(error) => {
+                self.complain(error.reason(), 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells the machine, and does what it says.
+    async fn input(&mut self, input: Input<Bytes>) -> Result<(), IndexError> {
+        self.machine.handle(input, &mut self.commands);
+        while let Some(command) = self.commands.pop_front() {
+            self.execute(command)?;
+            self.rest_if_busy().await;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, command: Command<Bytes>) -> Result<(), IndexError> {
+        match command {
+            Command::Apply { stamp, payload } => self.apply(stamp, &payload)?,
+            Command::Begin { epoch, cause } => {
+                let stamp = Stamp { epoch, sequence: None };
+                self.normalizer.reset(stamp)?;
+                self.tally.stamp = stamp;
+                self.tally.degraded = None;
+                self.tally.conflict = None;
+                if self.may_tell() {
+                    let (feed, cause) = (&self.entry.identity, cause.name());
+                    tracing::info!(%feed, epoch, cause, "The blocks of the epoch before are dropped.");
+                }
+            }
+            Command::Ask { from, attempt } => {
+                self.source.stop_asking();
+                self.clocks.ask = None;
+                match attempt {
+                    0 => self.source.ask(from),
+                    n => {
+                        let wait = backoff(self.timing.first_retry, self.timing.longest_retry, n - 1);
+                        self.clocks.ask = Some((Instant::now() + wait, from));
+                    }
+                }
+            }
+            Command::StopAsking => {
+                self.source.stop_asking();
+                self.clocks.ask = None;
+            }
+            Command::Arm(timer, attempt) => {
+                let timing = &self.timing;
+                let wait = match timer {
+                    Timer::Grace => timing.grace,
+                    Timer::Recovery => Some(timing.recovery),
+                    Timer::Rebuild => Some(backoff(timing.first_rebuild, timing.longest_rebuild, attempt)),
+                };
+                *self.clocks.of(timer) = wait.map(|wait| Instant::now() + wait);
+            }
+            Command::Disarm(timer) => *self.clocks.of(timer) = None,
+            Command::Report(state, why) => {
+                self.tally.state = (state, why);
+                self.publish();
+            }
+        }
+        Ok(())
+    }
+
+    /// One bad message costs that message, one bad event that event; the machine hears of both.
+    fn apply(&mut self, stamp: Stamp, payload: &Bytes) -> Result<(), IndexError> {
+        self.busy.0 += 1;
+        self.busy.1 += payload.len();
+        let mut spoiled = false;
+        if let Err(error) = wire::decode(self.dialect, payload, &mut self.batch) {
+            self.complain(error.reason(), 1);
+            spoiled = true;
+        }
+        for error in EventError::ALL {
+            let count = self.batch.rejected.get(error.index()).copied().unwrap_or(0);
+            if count > 0 {
+                self.complain(error.reason(), u64::from(count));
+                // An event of a kind that is not ours says nothing of blocks, as far as anyone knows.
+                spoiled |= error != EventError::UnknownTag;
+            }
+        }
+        if self.batch.rank.is_some_and(|rank| rank != self.entry.identity.rank) {
+            self.tally.drop("rank_conflict", 1);
+        }
+        // A batch that could not be read is empty: its number is spent all the same.
+        let applied = self.normalizer.apply(&self.batch, stamp)?;
+        self.tally.stamp = stamp;
+        self.tally.events += applied.events;
+        self.tally.degraded = applied.degraded.or(self.tally.degraded);
+        self.tally.conflict = self.normalizer.conflict();
+        if applied.cleared {
+            self.machine.handle(Input::Cleared(stamp), &mut self.commands);
+        }
+        if spoiled {
+            self.machine.handle(Input::Spoiled(stamp), &mut self.commands);
+        }
+        Ok(())
+    }
+
+    async fn fire(&mut self) -> Result<(), IndexError> {
+        let now = Instant::now();
+        if let Some((_, from)) = self.clocks.ask.take_if(|(due, _)| *due <= now) {
+            self.source.ask(from);
+        }
+        for timer in [Timer::Grace, Timer::Recovery, Timer::Rebuild] {
+            if self.clocks.of(timer).take_if(|due| *due <= now).is_some() {
+                self.input(Input::Fired(timer)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets others run in the middle of a lot of work.
+    async fn rest_if_busy(&mut self) {
+        if self.busy.0 < YIELD_MESSAGES && self.busy.1 < YIELD_BYTES {
+            return;
+        }
+        self.busy = (0, 0);
+        if self.published.elapsed() >= PUBLISH_EVERY {
+            self.publish();
+        }
+        tokio::task::yield_now().await;
+    }
+
+    fn publish(&mut self) {
+        self.published = Instant::now();
+        self.tally.heard = self.source.heard().or(self.tally.heard);
+        let orphans = self.normalizer.orphans();
+        let changed = self.tally.publish(&self.entry, self.machine.counters(), self.normalizer.dropped(), orphans);
+        if changed && self.may_tell() {
+            let (feed, status) = (&self.entry.identity, self.entry.status());
+            let (state, epoch, why) = (status.state.name(), status.epoch, &status.why);
+            tracing::info!(%feed, state, epoch, why, "The feed's state changed.");
+        }
+    }
+
+    /// Counts messages or events that could not be read, and says so, but not each time.
+    fn complain(&mut self, reason: &'static str, count: u64) {
+        self.tally.drop(reason, count);
+        if self.complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
+            self.complained = Some(Instant::now());
+            tracing::warn!(feed = %self.entry.identity, reason, "The engine sends what cannot be read.");
+        }
+    }
+
+    /// Whether one more line about what this feed goes through may be logged: a publisher that does not know its
+    /// own numbers could fill a disk.
+    fn may_tell(&mut self) -> bool {
+        let may = self.told.is_none_or(|last| last.elapsed() >= TELL_EVERY);
+        if may {
+            self.told = Some(Instant::now());
+        }
+        may
+    }
+}
+
+// === impl Clocks ===
+
+impl Clocks {
+    fn of(&mut self, timer: Timer) -> &mut Option<Instant> {
+        match timer {
+            Timer::Grace => &mut self.grace,
+            Timer::Recovery => &mut self.recovery,
+            Timer::Rebuild => &mut self.rebuild,
+        }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let ask = self.ask.map(|(due, _)| due);
+        [self.grace, self.recovery, self.rebuild, ask].into_iter().flatten().min()
+    }
+}
+
+fn message(sequence: u64, payload: &Bytes) -> Message<Bytes> {
+    Message { sequence, digest: Digest::of(payload), size: payload.len(), payload: payload.clone() }
+}
+
+/// Doubles from `first` to `longest`; of that a random half to all, so that many feeds do not ask in step.
+fn backoff(first: Duration, longest: Duration, attempt: u32) -> Duration {
+    let wait = first.saturating_mul(1 << attempt.min(16)).min(longest);
+    wait.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! The public protocol: types, clients and servers generated from `proto/kvtap`, and the descriptor set that
+//! reflection serves. What each message means is written in the `.proto` files.
+
+use std::fmt;
+
+/// Package `kvtap.v1`.
+pub mod v1 {
+    #![allow(missing_docs, clippy::all, clippy::pedantic)]
+    tonic::include_proto!("kvtap.v1");
+}
+
+/// The encoded `FileDescriptorSet` of every message and service of this protocol, comments included.
+pub const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("kvtap");
+
+/// Shows whom a request asks about which model; the rest of it is a prompt.
+impl fmt::Debug for v1::MatchRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MatchRequest")
+            .field("model", &self.model)
+            .field("block_size", &self.block_size)
+            .field("workers", &self.workers)
+            .field("ranks", &self.ranks)
+            .field("top_k", &self.top_k)
+            .field("min_blocks", &self.min_blocks)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Shows the form and its length.
+impl fmt::Debug for v1::match_request::Prompt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TokensLe(raw) => write!(f, "TokensLe({} bytes)", raw.len()),
+            Self::Tokens(list) => list.fmt(f),
+            Self::ContentHashesLe(raw) => write!(f, "ContentHashesLe({} bytes)", raw.len()),
+            Self::ContentHashes(list) => write!(f, "ContentHashes({})", list.hashes.len()),
+            Self::PrefixHashesLe(raw) => write!(f, "PrefixHashesLe({} bytes)", raw.len()),
+            Self::PrefixHashes(list) => write!(f, "PrefixHashes({})", list.hashes.len()),
+        }
+    }
+}
+
+/// Shows how many there are.
+impl fmt::Debug for v1::TokenList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TokenList({})", self.ids.len())
+    }
+}
+
+/// Shows how many there are.
+impl fmt::Debug for v1::HashList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HashList({})", self.hashes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_prompt_is_printed_with_a_request() {
+        let request = v1::MatchRequest {
+            model: "m".to_owned(),
+            lora_name: "adapter".to_owned(),
+            cache_salt: "sesame".to_owned(),
+            prompt: Some(v1::match_request::Prompt::Tokens(v1::TokenList { ids: vec![4_242_424] })),
+            extra_keys: vec![vec![99; 8].into()],
+            ..Default::default()
+        };
+        let shown = format!("{:?}", v1::MatchStreamRequest { id: 7, request: Some(request) });
+        assert!(shown.contains("id: 7") && shown.contains("model: \"m\""), "{shown}");
+        for secret in ["adapter", "sesame", "4242424", "99"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Why a request is refused: the field, and what is known.
+
+use std::fmt;
+
+use tonic::{Code, Status};
+
+/// Why a request is refused. The text begins with the field's name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum QueryError {
+    /// No model.
+    #[error("model: required; known: {known}")]
+    NoModel { known: Known },
+    /// A model that no feed has.
+    #[error("model: no worker serves {model:?}; known: {known}")]
+    UnknownModel { model: String, known: Known },
+    /// No prompt in any form.
+    #[error(
+        "prompt: required, in one of tokens_le, tokens, content_hashes_le, content_hashes, prefix_hashes_le, prefix_hashes"
+    )]
+    NoPrompt,
+    /// Raw bytes that do not divide.
+    #[error("{field}: {got} bytes, not a multiple of {unit}")]
+    NotWhole { field: &'static str, got: usize, unit: usize },
+    /// A block size out of range.
+    #[error("block_size: {got} is not between 1 and {max}")]
+    BadBlockSize { got: u32, max: u32 },
+    /// A block size that no worker of the model has.
+    #[error("block_size: no worker of the model has {got}; known: {known}")]
+    UnknownBlockSize { got: u32, known: Known },
+    /// A prompt whose blocks can lie on several grids.
+    #[error("block_size: required with {field}, because workers of the model have different ones; known: {known}")]
+    NoBlockSize { field: &'static str, known: Known },
+    /// A field that makes no sense with hashes.
+    #[error("{field}: only with tokens; hashes carry it already")]
+    OnlyWithTokens { field: &'static str },
+    /// Too many filters.
+    #[error("{field}: {got} entries, more than {max}")]
+    TooMany { field: &'static str, got: usize, max: usize },
+    /// A stream's request without a request in it.
+    #[error("request: required")]
+    NoRequest,
+}
+
+/// The values that a field may have, as far as they fit into a message.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Known {
+    shown: Vec<String>,
+    more: usize,
+}
+
+/// How many known values an error shows.
+const SHOWN: usize = 10;
+/// How much of one value an error shows, in characters.
+const WIDTH: usize = 120;
+
+// === impl QueryError ===
+
+impl QueryError {
+    /// The refusal of a model.
+    pub(super) fn unknown_model(model: &str, known: Known) -> Self {
+        Self::UnknownModel { model: shorten(model), known }
+    }
+
+    /// The gRPC status code.
+    pub(super) const fn code(&self) -> Code {
+        match self {
+            Self::UnknownModel { .. } | Self::UnknownBlockSize { .. } => Code::NotFound,
+            _ => Code::InvalidArgument,
+        }
+    }
+
+    /// The same as a stable word for metrics.
+    pub(super) const fn code_name(&self) -> &'static str {
+        match self.code() {
+            Code::NotFound => "not_found",
+            _ => "invalid_argument",
+        }
+    }
+}
+
+impl From<QueryError> for Status {
+    fn from(error: QueryError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    /// The first few of `values`, which are in order, and how many more there are.
+    pub(super) fn of<T: fmt::Display>(values: impl IntoIterator<Item = T>) -> Self {
+        let mut values = values.into_iter();
+        let shown = values.by_ref().take(SHOWN).map(|value| shorten(&value.to_string())).collect();
+        Self { shown, more: values.count() }
+    }
+}
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.shown.is_empty() {
+            return f.write_str("none");
+        }
+        f.write_str(&self.shown.join(", "))?;
+        if self.more > 0 { write!(f, " and {} more", self.more) } else { Ok(()) }
+    }
+}
+
+fn shorten(value: &str) -> String {
+    let mut short: String = value.chars().take(WIDTH).collect();
+    if short.len() < value.len() {
+        short.push('…');
+    }
+    short
+}

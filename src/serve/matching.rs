@@ -1,0 +1,267 @@
+//! From a checked query to who holds how much of it.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::error::{Known, QueryError};
+use super::request::{Prompt, Query};
+use crate::admin::Fleet;
+use crate::block::Grid;
+use crate::feed::status::{Entry, State};
+use crate::hash::ContentHash;
+use crate::index::{Chain, RankMatch, RankUsage};
+use crate::worker::RankId;
+
+/// What a query came to.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// How the prompt was cut: each grid with the prompt's full blocks on it, ascending.
+    pub(super) grids: Vec<(Grid, u64)>,
+    /// The ranks, deepest match first.
+    pub(super) ranks: Vec<RankAnswer>,
+}
+
+/// What one rank holds, and how far that can be trusted.
+#[derive(Debug)]
+pub(super) struct RankAnswer {
+    /// Who.
+    pub(super) who: Who,
+    /// The rank's grid, once known.
+    pub(super) grid: Option<Grid>,
+    /// The prompt's full blocks on it.
+    pub(super) asked: u64,
+    /// How much is held; zeros where nothing is.
+    pub(super) held: RankMatch,
+    /// Where the feed stands; `None` for a name that nobody has.
+    pub(super) feed: Option<Feed>,
+}
+
+/// Whom an answer is about.
+#[derive(Debug)]
+pub(super) enum Who {
+    /// A rank of the fleet.
+    Rank(Arc<Entry>),
+    /// A name that was asked for and that no worker of the model has.
+    Nobody(String),
+}
+
+/// Where a feed stands.
+#[derive(Debug)]
+pub(super) struct Feed {
+    /// The state.
+    pub(super) state: State,
+    /// Why.
+    pub(super) why: String,
+    /// When it was last heard.
+    pub(super) last_heard: Option<Instant>,
+}
+
+/// Who is asked.
+struct Asked<'a> {
+    entries: Vec<Arc<Entry>>,
+    /// Names that nobody has.
+    nobody: Vec<&'a str>,
+    /// Whether the query named whom to ask.
+    filtered: bool,
+}
+
+/// What an entry says of a name that nobody has.
+pub(super) const NOBODY: &str = "no worker of this model has this name";
+
+/// Asks the fleet.
+pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryError> {
+    let asked = Asked::new(fleet, query)?;
+    let grids = grids(fleet, query)?;
+    // Listed ranks come back whatever they hold, and with it why: a match that an unknown group cut to nothing is not
+    // the same as nothing.
+    let everybody = asked.filtered || query.min_blocks == 0;
+    let candidates: Option<Vec<RankId>> = everybody.then(|| asked.entries.iter().map(|entry| entry.rank).collect());
+
+    let mut found: Vec<(RankMatch, usize)> = Vec::new();
+    let mut used = Vec::with_capacity(grids.len());
+    let mut contents = Vec::new();
+    let mut out = Vec::new();
+    for (i, grid) in grids.iter().enumerate() {
+        let chain = query.prompt.on(*grid, &mut contents);
+        used.push((*grid, len(chain) as u64));
+        fleet.index.match_chain(query.model, *grid, chain, candidates.as_deref(), &mut out);
+        found.extend(out.drain(..).map(|held| (held, i)));
+    }
+    // A candidate comes back from every grid; what it holds is on its own.
+    found.sort_unstable_by_key(|(held, _)| (held.rank, Reverse(held.blocks), !held.cut_by_unknown_group));
+    found.dedup_by_key(|(held, _)| held.rank);
+
+    let mut ranks = Vec::with_capacity(asked.entries.len());
+    for entry in asked.entries {
+        let place = found.binary_search_by_key(&entry.rank, |(held, _)| held.rank);
+        let hit = place.ok().and_then(|place| found.get(place)).copied();
+        let matched = hit.map_or(0, |(held, _)| held.blocks);
+        if matched < query.min_blocks && query.workers.is_empty() {
+            continue;
+        }
+        let (held, grid) = match hit {
+            Some((held, i)) if held.blocks > 0 => (held, used.get(i).map(|(grid, _)| *grid)),
+            // On which grid a rank holds nothing, only the rank knows.
+            _ => {
+                let usage = fleet.index.usage(entry.rank).unwrap_or_default();
+                let cut = hit.filter(|(held, _)| held.cut_by_unknown_group);
+                (cut.map_or_else(|| nothing(entry.rank, &usage), |(held, _)| held), usage.grid)
+            }
+        };
+        let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);
+        let feed = Some(Feed::of(&entry));
+        ranks.push(RankAnswer { who: Who::Rank(entry), grid, asked, held, feed });
+    }
+    ranks.extend(asked.nobody.into_iter().map(RankAnswer::nobody));
+    ranks.sort_by(|a, b| a.order().cmp(&b.order()));
+    ranks.truncate(query.top_k);
+    Ok(Answer { grids: used, ranks })
+}
+
+/// The grids to answer on, ascending.
+fn grids(fleet: &Fleet, query: &Query<'_>) -> Result<Vec<Grid>, QueryError> {
+    let mut grids = fleet.index.grids(query.model).unwrap_or_default();
+    if let Some(size) = query.block_size {
+        let known = |grids: &[Grid]| Known::of(sizes(grids));
+        if !grids.is_empty() && !grids.iter().any(|grid| grid.block_size == size) {
+            return Err(QueryError::UnknownBlockSize { got: size.get(), known: known(&grids) });
+        }
+        grids.retain(|grid| grid.block_size == size);
+        if grids.is_empty() {
+            // Nobody has stored a block yet: the answer is zeros, of the prompt as the caller cuts it.
+            grids.push(Grid { block_size: size, lookahead: 0 });
+        }
+    } else if let Some(field) = query.prompt.needs_block_size() {
+        let sizes = sizes(&grids);
+        if sizes.len() > 1 {
+            return Err(QueryError::NoBlockSize { field, known: Known::of(sizes) });
+        }
+    }
+    Ok(grids)
+}
+
+/// The distinct block sizes of `grids`, which are ascending.
+fn sizes(grids: &[Grid]) -> Vec<u32> {
+    let mut sizes: Vec<_> = grids.iter().map(|grid| grid.size()).collect();
+    sizes.dedup();
+    sizes
+}
+
+/// A match of nothing, with what is known of the rank.
+fn nothing(rank: RankId, usage: &RankUsage) -> RankMatch {
+    RankMatch {
+        rank,
+        stamp: usage.stamp,
+        blocks: 0,
+        device: 0,
+        tiers: Default::default(),
+        held: usage.blocks,
+        partial: usage.evicted > 0,
+        cut_by_unknown_group: false,
+    }
+}
+
+// === impl Asked ===
+
+impl<'a> Asked<'a> {
+    fn new(fleet: &Fleet, query: &Query<'a>) -> Result<Self, QueryError> {
+        let mut entries = fleet.board.of_model(query.model);
+        if entries.is_empty() {
+            let known = models(fleet);
+            return Err(match query.model {
+                "" => QueryError::NoModel { known },
+                model => QueryError::unknown_model(model, known),
+            });
+        }
+        let mut names: HashMap<&str, bool> = query.workers.iter().map(|name| (name.as_str(), false)).collect();
+        if !names.is_empty() {
+            entries.retain(|entry| {
+                let identity = &entry.identity;
+                let mut called = false;
+                let aliases = identity.aliases.iter().map(String::as_str);
+                for name in [&*identity.worker, &*identity.address].into_iter().chain(aliases) {
+                    if let Some(known) = names.get_mut(name) {
+                        *known = true;
+                        // An address that is not configured is no name.
+                        called |= !name.is_empty();
+                    }
+                }
+                called
+            });
+        }
+        if !query.ranks.is_empty() {
+            entries.retain(|entry| query.ranks.contains(&entry.identity.rank));
+        }
+        let nobody = names.into_iter().filter(|(_, known)| !known).map(|(name, _)| name).collect();
+        let filtered = !query.workers.is_empty() || !query.ranks.is_empty();
+        Ok(Self { entries, nobody, filtered })
+    }
+}
+
+/// Every model there is, ascending.
+fn models(fleet: &Fleet) -> Known {
+    let mut models: Vec<_> = fleet.board.all().iter().map(|entry| Arc::clone(&entry.identity.model)).collect();
+    models.sort_unstable();
+    models.dedup();
+    Known::of(models)
+}
+
+// === impl RankAnswer ===
+
+impl RankAnswer {
+    fn nobody(name: &str) -> Self {
+        let rank = RankId { slot: u32::MAX, generation: u32::MAX };
+        let held = nothing(rank, &RankUsage::default());
+        Self { who: Who::Nobody(name.to_owned()), grid: None, asked: 0, held, feed: None }
+    }
+
+    /// `blocks` of this rank in tokens.
+    pub(super) fn tokens(&self, blocks: u32) -> u64 {
+        u64::from(blocks) * self.grid.map_or(0, |grid| u64::from(grid.size()))
+    }
+
+    /// Deepest first, in tokens because grids differ; then most on device; then by name.
+    fn order(&self) -> (Reverse<u64>, Reverse<u64>, &str, u32) {
+        let (worker, rank) = match &self.who {
+            Who::Rank(entry) => (&*entry.identity.worker, entry.identity.rank),
+            Who::Nobody(name) => (name.as_str(), 0),
+        };
+        (Reverse(self.tokens(self.held.blocks)), Reverse(self.tokens(self.held.device)), worker, rank)
+    }
+}
+
+// === impl Feed ===
+
+impl Feed {
+    fn of(entry: &Entry) -> Self {
+        let status = entry.status();
+        Self { state: status.state, why: status.why.clone(), last_heard: status.last_heard }
+    }
+}
+
+// === impl Prompt ===
+
+impl Prompt<'_> {
+    /// The prompt's blocks on `grid`. `contents` is scratch memory.
+    fn on<'c>(&'c self, grid: Grid, contents: &'c mut Vec<ContentHash>) -> Chain<'c> {
+        match self {
+            Self::Tokens { tokens_le, seed, keys } => {
+                contents.clear();
+                let key = |i: usize| keys.get(i).map_or(&[][..], |key| key.as_ref());
+                grid.contents(tokens_le, *seed, key, contents);
+                Chain::Content(contents)
+            }
+            Self::Contents(hashes) => Chain::Content(hashes),
+            Self::Prefixes(hashes) => Chain::Prefix(hashes),
+        }
+    }
+}
+
+fn len(chain: Chain<'_>) -> usize {
+    match chain {
+        Chain::Content(hashes) => hashes.len(),
+        Chain::Prefix(hashes) => hashes.len(),
+    }
+}

@@ -1,0 +1,138 @@
+//! What an engine folds into its blocks' hashes besides tokens, in the three forms that engines list it.
+
+use crate::block::extra_keys::Item;
+
+use super::arena::Fault;
+use super::error::EventError;
+use super::event::Batch;
+use super::msgpack::{Cursor, Head, MAX_DEPTH};
+
+/// How one block's keys are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// vLLM's `extra_keys`: a list of items.
+    Items,
+    /// TensorRT-LLM's `mm_keys`: a list of maps `{type, hash, start_offset, uuid?}`, kept as vLLM's pairs
+    /// `[hash, start_offset]`.
+    TaggedMaps,
+    /// `block_mm_infos` of Dynamo's publisher: a map `{mm_objects: [{mm_hash, offsets}]}`, kept as plain `mm_hash`.
+    Objects,
+}
+
+/// Reads a field that lists keys per block, nil for none, into the arena from `start` on.
+///
+/// Blocks without keys after the last that has some leave no trace; a field without any leaves nothing.
+pub(super) fn read(cursor: &mut Cursor<'_>, form: Form, start: usize, batch: &mut Batch) -> Result<(), Fault> {
+    let blocks = match cursor.head()? {
+        Head::Nil => return Ok(()),
+        Head::Array(n) => n,
+        _ => return Err(EventError::BadField.into()),
+    };
+    for block in 0..blocks {
+        let items = match form {
+            Form::Items => match cursor.head()? {
+                Head::Nil => continue,
+                Head::Array(n) => items(cursor, n, MAX_DEPTH)?,
+                _ => return Err(EventError::BadField.into()),
+            },
+            Form::TaggedMaps => tagged_maps(cursor)?,
+            Form::Objects => objects(cursor)?,
+        };
+        batch.add_keys(start, block, items);
+    }
+    Ok(())
+}
+
+fn items(cursor: &mut Cursor<'_>, n: usize, depth: usize) -> Result<Vec<Item>, Fault> {
+    let mut items = Vec::new();
+    for _ in 0..n {
+        items.push(item(cursor, depth)?);
+    }
+    Ok(items)
+}
+
+fn item(cursor: &mut Cursor<'_>, depth: usize) -> Result<Item, Fault> {
+    Ok(match cursor.head()? {
+        Head::Nil => Item::Nil,
+        Head::Bool(value) => Item::Bool(value),
+        Head::Unsigned(n) => Item::Unsigned(n),
+        Head::Signed(n) => Item::Signed(n),
+        Head::Float(x) => Item::Float(x),
+        Head::Text(bytes) => Item::Text(text(bytes)?),
+        Head::Bytes(bytes) => Item::Bytes(bytes.to_vec()),
+        Head::Array(n) if depth > 1 => Item::List(self::items(cursor, n, depth - 1)?),
+        Head::Array(_) | Head::Map(_) | Head::Extension => return Err(EventError::BadField.into()),
+    })
+}
+
+/// One block's `mm_keys`, nil for none.
+pub(super) fn tagged_maps(cursor: &mut Cursor<'_>) -> Result<Vec<Item>, Fault> {
+    let mut items = Vec::new();
+    let n = match cursor.head()? {
+        Head::Nil => 0,
+        Head::Array(n) => n,
+        _ => return Err(EventError::BadField.into()),
+    };
+    for _ in 0..n {
+        let Head::Map(pairs) = cursor.head()? else { return Err(EventError::BadField.into()) };
+        let (mut hash, mut offset) = (None, None);
+        for _ in 0..pairs {
+            match cursor.head()? {
+                Head::Text(b"hash") => hash = Some(item(cursor, 1)?),
+                Head::Text(b"start_offset") => offset = Some(item(cursor, 1)?),
+                Head::Text(_) => cursor.skip()?,
+                _ => return Err(EventError::BadField.into()),
+            }
+        }
+        match (hash, offset) {
+            (Some(hash), Some(offset)) => items.push(Item::List(vec![hash, offset])),
+            _ => return Err(EventError::BadField.into()),
+        }
+    }
+    Ok(items)
+}
+
+fn objects(cursor: &mut Cursor<'_>) -> Result<Vec<Item>, Fault> {
+    let mut items = Vec::new();
+    let pairs = match cursor.head()? {
+        Head::Nil => 0,
+        Head::Map(pairs) => pairs,
+        _ => return Err(EventError::BadField.into()),
+    };
+    for _ in 0..pairs {
+        match (cursor.head()?, cursor.peek()?) {
+            (Head::Text(b"mm_objects"), Head::Array(n)) => {
+                cursor.head()?;
+                for _ in 0..n {
+                    items.push(object(cursor)?);
+                }
+            }
+            (Head::Text(b"mm_objects"), Head::Nil) => cursor.skip()?,
+            (Head::Text(b"mm_objects"), _) => return Err(EventError::BadField.into()),
+            (Head::Text(_), _) => cursor.skip()?,
+            _ => return Err(EventError::BadField.into()),
+        }
+    }
+    Ok(items)
+}
+
+fn object(cursor: &mut Cursor<'_>) -> Result<Item, Fault> {
+    let Head::Map(pairs) = cursor.head()? else { return Err(EventError::BadField.into()) };
+    let mut hash = None;
+    for _ in 0..pairs {
+        match cursor.head()? {
+            Head::Text(b"mm_hash") => match cursor.head()? {
+                Head::Unsigned(n) => hash = Some(Item::Unsigned(n)),
+                Head::Signed(n) => hash = Some(Item::Unsigned(n as u64)),
+                _ => return Err(EventError::BadField.into()),
+            },
+            Head::Text(_) => cursor.skip()?,
+            _ => return Err(EventError::BadField.into()),
+        }
+    }
+    Ok(hash.ok_or(EventError::BadField)?)
+}
+
+fn text(bytes: &[u8]) -> Result<String, EventError> {
+    str::from_utf8(bytes).map(str::to_owned).map_err(|_| EventError::BadField)
+}

@@ -1,0 +1,305 @@
+//! Matches, asked for by a real client over a real socket.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod serve_support;
+
+use kvtap::block::{Grid, Group, GroupRule, Tier};
+use kvtap::feed::status::State;
+use kvtap::hash::{ContentHash, PrefixHash, Seed};
+use kvtap::proto::v1;
+use kvtap::proto::v1::FeedState;
+use kvtap::proto::v1::match_request::Prompt;
+use kvtap::worker::Stamp;
+use serve_support::{Server, by_tokens, contents, depths, le, request};
+
+fn grid(size: u64) -> Grid {
+    Grid::new(size).unwrap()
+}
+
+fn prompt(tokens: u32) -> Vec<u32> {
+    (0..tokens).collect()
+}
+
+async fn ask(server: &Server, request: v1::MatchRequest) -> v1::MatchResponse {
+    server.client().await.r#match(request).await.unwrap().into_inner()
+}
+
+#[tokio::test]
+async fn the_deepest_match_comes_first_and_says_what_it_rests_on() {
+    let server = Server::start().await;
+    let mut short = server.worker("m", "a-short", 0);
+    let mut deep = server.named_worker("m", "b-deep", 1, "10.0.0.2:8000", &["http://b"]);
+    short.store(grid(16), &prompt(32), Seed::PLAIN);
+    deep.store(grid(16), &prompt(80), Seed::PLAIN);
+    deep.store(grid(16), &[9; 16], Seed::PLAIN);
+
+    let response = ask(&server, by_tokens("m", &prompt(100))).await;
+
+    assert_eq!(depths(&response), [("b-deep", 1, 5), ("a-short", 0, 2)]);
+    assert_eq!(response.model, "m");
+    let used = v1::GridUse { grid: Some(v1::Grid { block_size: 16, lookahead: 0 }), blocks: 6 };
+    assert_eq!(response.grids, [used]);
+    let best = &response.matches[0];
+    let who = best.worker_rank.as_ref().unwrap();
+    assert_eq!((who.address.as_str(), who.aliases.as_slice()), ("10.0.0.2:8000", &["http://b".to_owned()][..]));
+    assert_eq!((best.matched_tokens, best.device_blocks, best.held_blocks), (80, 5, 6));
+    assert_eq!(best.tiers, Some(v1::TierBlocks { device: 5, ..Default::default() }));
+    assert_eq!((best.state(), best.why.as_str()), (FeedState::Live, "every message has been applied"));
+    assert_eq!((best.epoch, best.last_seq), (1, Some(1)));
+    assert!(best.age_ms.is_some());
+    assert_eq!((best.partial, best.cut_by_unknown_group, best.asked_blocks), (false, false, 6));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn every_form_of_the_same_prompt_has_the_same_answer() {
+    let server = Server::start().await;
+    server.worker("m", "w", 0).store(grid(4), &prompt(40), Seed::PLAIN);
+    let tokens = prompt(43);
+    let by_content: Vec<_> = contents(grid(4), &tokens, Seed::PLAIN);
+    let by_prefix: Vec<u64> = PrefixHash::chain(&by_content).iter().map(|hash| hash.0).collect();
+    let by_content: Vec<u64> = by_content.iter().map(|ContentHash(hash)| *hash).collect();
+    let raw = |hashes: &[u64]| hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect::<Vec<_>>().into();
+    let forms = [
+        Prompt::TokensLe(le(&tokens).into()),
+        Prompt::Tokens(v1::TokenList { ids: tokens.clone() }),
+        Prompt::ContentHashesLe(raw(&by_content)),
+        Prompt::ContentHashes(v1::HashList { hashes: by_content.clone() }),
+        Prompt::PrefixHashesLe(raw(&by_prefix)),
+        Prompt::PrefixHashes(v1::HashList { hashes: by_prefix.clone() }),
+    ];
+    for form in forms {
+        let response = ask(&server, request("m", form.clone())).await;
+        assert_eq!(depths(&response), [("w", 0, 10)], "{form:?}");
+        assert_eq!(response.grids[0].blocks, 10, "{form:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn lora_salt_and_extra_keys_keep_equal_tokens_apart() {
+    let server = Server::start().await;
+    let mut worker = server.worker("m", "w", 0);
+    worker.store(grid(4), &prompt(8), Seed::new(Some("adapter"), Some("tenant")));
+    let keys = 77u64.to_le_bytes();
+    let mut with_keys = Vec::new();
+    let key = |i| if i == 1 { &keys[..] } else { &[] };
+    grid(4).contents(&le(&prompt(8)), Seed::PLAIN, key, &mut with_keys);
+    worker.store_on(Tier::Device, grid(4), &with_keys, Seed::PLAIN);
+
+    let plain = by_tokens("m", &prompt(8));
+    let salted = v1::MatchRequest { lora_name: "adapter".to_owned(), cache_salt: "tenant".to_owned(), ..plain.clone() };
+    let other_salt = v1::MatchRequest { cache_salt: "other".to_owned(), ..salted.clone() };
+    let keyed = v1::MatchRequest { extra_keys: vec![Vec::new().into(), keys.to_vec().into()], ..plain.clone() };
+    for (request, blocks) in [(plain, 1), (salted, 2), (other_salt, 0), (keyed, 2)] {
+        assert_eq!(depths(&ask(&server, request).await), [("w", 0, blocks)]);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn workers_of_different_block_sizes_are_each_matched_on_their_own_grid() {
+    let server = Server::start().await;
+    server.worker("m", "small", 0).store(grid(4), &prompt(40), Seed::PLAIN);
+    server.worker("m", "large", 0).store(grid(16), &prompt(48), Seed::PLAIN);
+
+    let response = ask(&server, by_tokens("m", &prompt(50))).await;
+
+    // Deepest in tokens, not in blocks.
+    assert_eq!(depths(&response), [("large", 0, 3), ("small", 0, 10)]);
+    let sizes: Vec<_> = response.matches.iter().map(|held| held.grid.unwrap().block_size).collect();
+    assert_eq!(sizes, [16, 4]);
+    let asked: Vec<_> = response.matches.iter().map(|held| held.asked_blocks).collect();
+    assert_eq!(asked, [3, 12]);
+    let grids: Vec<_> = response.grids.iter().map(|used| (used.grid.unwrap().block_size, used.blocks)).collect();
+    assert_eq!(grids, [(4, 12), (16, 3)]);
+
+    let one_size = v1::MatchRequest { block_size: 4, ..by_tokens("m", &prompt(50)) };
+    let response = ask(&server, one_size).await;
+    assert_eq!(depths(&response), [("small", 0, 10), ("large", 0, 0)]);
+    let other = &response.matches[1];
+    assert_eq!((other.grid.unwrap().block_size, other.asked_blocks, other.held_blocks), (16, 0, 3));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn tiers_are_counted_apart_and_device_stops_at_the_first_block_elsewhere() {
+    let server = Server::start().await;
+    let mut worker = server.worker("m", "w", 0);
+    let chain = contents(grid(4), &prompt(24), Seed::PLAIN);
+    worker.store_on(Tier::Host, grid(4), &chain, Seed::PLAIN);
+    worker.store_on(Tier::Device, grid(4), &chain[..2], Seed::PLAIN);
+
+    let response = ask(&server, by_tokens("m", &prompt(24))).await;
+
+    let held = &response.matches[0];
+    assert_eq!((held.matched_blocks, held.device_blocks), (6, 2));
+    assert_eq!(held.tiers, Some(v1::TierBlocks { device: 2, host: 6, ..Default::default() }));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_match_that_an_unknown_group_cut_to_nothing_says_so_on_every_grid() {
+    let server = Server::start().await;
+    let mut cut = server.worker("m", "cut", 0);
+    cut.store(grid(4), &prompt(8), Seed::PLAIN);
+    let mut tx = cut.writer.begin().unwrap();
+    tx.note_group(Group(1), GroupRule::Unknown, 4);
+    tx.commit(Stamp { epoch: 1, sequence: Some(1) });
+    let one_grid = ask(&server, by_tokens("m", &prompt(8))).await;
+    server.worker("m", "other", 0).store(grid(8), &prompt(8), Seed::PLAIN);
+    let two_grids = ask(&server, by_tokens("m", &prompt(8))).await;
+    for (response, rank) in [(one_grid, 0), (two_grids, 1)] {
+        let held = &response.matches[rank];
+        assert_eq!((held.matched_blocks, held.cut_by_unknown_group, held.held_blocks), (0, true, 2));
+        assert_eq!((held.grid.unwrap().block_size, held.asked_blocks, held.last_seq), (4, 2, Some(1)));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn asked_for_workers_always_come_back_by_whatever_name_they_were_asked_for() {
+    let server = Server::start().await;
+    server.named_worker("m", "a", 0, "10.0.0.1:80", &[]).store(grid(4), &prompt(8), Seed::PLAIN);
+    let _idle = server.named_worker("m", "b", 0, "10.0.0.2:80", &["http://b"]);
+    let _not_asked = server.worker("m", "c", 0);
+
+    let request = v1::MatchRequest {
+        workers: ["10.0.0.1:80", "http://b", "nobody"].map(str::to_owned).to_vec(),
+        min_blocks: 1,
+        ..by_tokens("m", &prompt(8))
+    };
+    let response = ask(&server, request).await;
+
+    assert_eq!(depths(&response), [("a", 0, 2), ("b", 0, 0), ("nobody", 0, 0)]);
+    let states: Vec<_> = response.matches.iter().map(v1::RankMatch::state).collect();
+    assert_eq!(states, [FeedState::Live, FeedState::Live, FeedState::Unspecified]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn ranks_top_k_and_min_blocks_narrow_the_answer() {
+    let server = Server::start().await;
+    let mut ranks: Vec<_> = (0..4).map(|rank| server.worker("m", "w", rank)).collect();
+    for (worker, tokens) in ranks.iter_mut().zip([4, 8, 12]) {
+        worker.store(grid(4), &prompt(tokens), Seed::PLAIN);
+    }
+    let all = by_tokens("m", &prompt(12));
+    let of_rank = v1::MatchRequest { ranks: vec![1, 3], ..all.clone() };
+    let top = v1::MatchRequest { top_k: 2, ..all.clone() };
+    let at_least = v1::MatchRequest { min_blocks: 2, ..all.clone() };
+    for (request, expected) in [
+        (all, vec![("w", 2, 3), ("w", 1, 2), ("w", 0, 1), ("w", 3, 0)]),
+        (of_rank, vec![("w", 1, 2), ("w", 3, 0)]),
+        (top, vec![("w", 2, 3), ("w", 1, 2)]),
+        (at_least, vec![("w", 2, 3), ("w", 1, 2)]),
+    ] {
+        assert_eq!(depths(&ask(&server, request).await), expected);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_whose_workers_hold_nothing_yet_is_answered_with_zeros() {
+    let server = Server::start().await;
+    let idle = server.worker("m", "w", 0);
+    idle.entry.status().state = State::Connecting;
+
+    let response = ask(&server, by_tokens("m", &prompt(64))).await;
+    assert_eq!(depths(&response), [("w", 0, 0)]);
+    assert_eq!((response.matches[0].state(), response.matches[0].grid), (FeedState::Connecting, None));
+    assert_eq!(response.grids, []);
+
+    let sized = v1::MatchRequest { block_size: 16, ..by_tokens("m", &prompt(64)) };
+    let response = ask(&server, sized).await;
+    assert_eq!((depths(&response), response.grids[0].blocks), (vec![("w", 0, 0)], 4));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_empty_prompt_and_one_shorter_than_a_block_match_nothing() {
+    let server = Server::start().await;
+    server.worker("m", "w", 0).store(grid(16), &prompt(16), Seed::PLAIN);
+    for tokens in [0, 15] {
+        let response = ask(&server, by_tokens("m", &prompt(tokens))).await;
+        assert_eq!((depths(&response), response.grids[0].blocks), (vec![("w", 0, 0)], 0));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_million_tokens_are_answered() {
+    let server = Server::start().await;
+    let tokens = prompt(1 << 20);
+    server.worker("m", "w", 0).store(grid(16), &tokens, Seed::PLAIN);
+    for form in [Prompt::TokensLe(le(&tokens).into()), Prompt::Tokens(v1::TokenList { ids: tokens.clone() })] {
+        assert_eq!(depths(&ask(&server, request("m", form)).await), [("w", 0, 1 << 16)]);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_answers_in_order_and_a_bad_request_costs_only_itself() {
+    use v1::match_stream_response::Result as Outcome;
+    let server = Server::start().await;
+    server.worker("m", "w", 0).store(grid(4), &prompt(400), Seed::PLAIN);
+    let requests = (0..100u32).map(|i| v1::MatchStreamRequest {
+        id: u64::from(i) * 3,
+        request: match i {
+            7 => None,
+            8 => Some(by_tokens("other", &[])),
+            _ => Some(by_tokens("m", &prompt(4 * i))),
+        },
+    });
+    let requests: Vec<_> = requests.collect();
+
+    let mut answers = server.client().await.match_stream(tokio_stream::iter(requests)).await.unwrap().into_inner();
+
+    for i in 0..100u32 {
+        let answer = answers.message().await.unwrap().unwrap();
+        assert_eq!(answer.id, u64::from(i) * 3);
+        match (i, answer.result.unwrap()) {
+            (7, Outcome::Failure(failure)) => {
+                assert_eq!((failure.code, failure.message.as_str()), (3, "request: required"));
+            }
+            (8, Outcome::Failure(failure)) => assert_eq!(failure.code, 5),
+            (_, Outcome::Response(response)) => assert_eq!(depths(&response), [("w", 0, i)]),
+            (_, other) => panic!("request {i}: {other:?}"),
+        }
+    }
+    assert!(answers.message().await.unwrap().is_none());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn list_workers_tells_why_a_score_is_zero() {
+    let server = Server::start().await;
+    let mut worker = server.named_worker("m", "w", 2, "10.0.0.1:80", &["alias"]);
+    worker.store(grid(16), &prompt(64), Seed::PLAIN);
+    {
+        let mut status = worker.entry.status();
+        status.state = State::Incomplete;
+        status.why = "3 messages never came".to_owned();
+        status.gaps = 1;
+        status.missed = 3;
+        status.orphans = 5;
+        status.replays.insert("short", 2);
+        status.dropped.insert("bad_hash", 4);
+    }
+    let _other = server.worker("other", "o", 0);
+
+    let mut client = server.client().await;
+    let all = client.list_workers(v1::ListWorkersRequest::default()).await.unwrap().into_inner();
+    assert_eq!(all.workers.len(), 2);
+    assert_eq!(all.version, env!("CARGO_PKG_VERSION"));
+    let request = v1::ListWorkersRequest { model: "m".to_owned(), workers: vec!["alias".to_owned()] };
+    let listed = client.list_workers(request).await.unwrap().into_inner().workers;
+    let [report] = listed.as_slice() else { panic!("{listed:?}") };
+    assert_eq!(report.worker_rank.as_ref().unwrap().rank, 2);
+    assert_eq!((report.state(), report.why.as_str()), (FeedState::Incomplete, "3 messages never came"));
+    assert_eq!((report.blocks, report.grid.unwrap().block_size, report.last_seq), (4, 16, Some(0)));
+    assert_eq!((report.gaps, report.missed, report.orphans), (1, 3, 5));
+    assert_eq!((report.replays["short"], report.dropped["bad_hash"]), (2, 4));
+    server.stop().await;
+}

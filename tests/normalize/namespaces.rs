@@ -1,0 +1,140 @@
+//! LoRA names, salts, extra keys, grids.
+
+use kvtap::block::Grid;
+use kvtap::block::extra_keys::{Item, encode};
+use kvtap::hash::{ContentHash, Seed};
+use kvtap::normalize::Options;
+use serde_json::json;
+
+use crate::support::{SIZE, Tap, le, prompt, removed, stored};
+
+#[test]
+fn a_salt_in_the_first_blocks_extra_keys_holds_for_the_whole_chain() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 3);
+    tap.send(json!([
+        stored(&[1, 2], None, &tokens[..2 * SIZE], json!({"extra_keys": [["tenant-a"], null]})),
+        stored(&[3], Some(2), &tokens[2 * SIZE..], json!({"extra_keys": [null]})),
+    ]));
+    assert_eq!(tap.ask_as(&tokens, Seed::new(None, Some("tenant-a"))).blocks, 3);
+    assert_eq!(tap.ask(&tokens).blocks, 0);
+    assert_eq!(tap.ask_as(&tokens, Seed::new(None, Some("tenant-b"))).blocks, 0);
+}
+
+#[test]
+fn a_salt_that_is_named_outright_counts_as_one() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 2);
+    tap.send(json!([
+        stored(&[1], None, &tokens[..SIZE], json!({"cache_salt": "s"})),
+        stored(&[2], Some(1), &tokens[SIZE..], json!({"cache_salt": "s"})),
+    ]));
+    assert_eq!(tap.ask_as(&tokens, Seed::new(None, Some("s"))).blocks, 2);
+}
+
+#[test]
+fn adapters_are_told_apart_by_name_and_by_number_only_without_a_name() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 1);
+    tap.send(json!([
+        stored(&[1], None, &tokens, json!({"lora_id": 7, "lora_name": "sql", "extra_keys": [["sql"]]})),
+        stored(&[2], None, &tokens, json!({"lora_id": 9})),
+    ]));
+    assert_eq!(tap.ask_as(&tokens, Seed::new(Some("sql"), None)).blocks, 1);
+    assert_eq!(tap.ask_as(&tokens, Seed::new(Some("7"), None)).blocks, 0);
+    assert_eq!(tap.ask_as(&tokens, Seed::new(Some("9"), None)).blocks, 1);
+    assert_eq!(tap.ask(&tokens).blocks, 0);
+}
+
+#[test]
+fn an_image_is_part_of_its_blocks_content() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 2);
+    let keys = json!([["sql", ["image", 2], "tenant"], ["sql", ["image", -2]]]);
+    tap.send(json!([stored(&[1, 2], None, &tokens, json!({"lora_name": "sql", "extra_keys": keys}))]));
+    let image = |offset| {
+        let mut bytes = Vec::new();
+        encode(&[Item::List(vec![Item::Text("image".to_owned()), offset])], &mut bytes);
+        bytes
+    };
+    let seed = Seed::new(Some("sql"), Some("tenant"));
+    let blocks = [image(Item::Unsigned(2)), image(Item::Signed(-2))];
+    let chain: Vec<_> = blocks
+        .iter()
+        .zip(tokens.chunks(SIZE))
+        .map(|(keys, tokens)| ContentHash::of_tokens_and_keys(&le(tokens), keys, seed))
+        .collect();
+    let grid = Grid::new(SIZE as u64).expect("a valid size");
+    assert_eq!(tap.ask_chain(grid, &chain).blocks, 2);
+    assert_eq!(tap.ask_as(&tokens, seed).blocks, 0, "without the image it is another prompt");
+}
+
+#[test]
+fn token_pairs_hash_one_token_past_each_block() {
+    let mut tap = Tap::new();
+    let tokens: Vec<u32> = (0..2 * SIZE as u32 + 1).collect();
+    let pairs: Vec<_> = tokens.windows(2).map(|pair| json!([pair[0], pair[1]])).collect();
+    tap.send(json!([stored(&[1, 2], None, &[], json!({"token_ids": pairs}))]));
+    let grid = Grid::with_lookahead(SIZE as u64, 1).expect("a valid grid");
+    assert_eq!(tap.ask_chain(grid, &grid.plain_contents(&le(&tokens), Seed::PLAIN)).blocks, 2);
+    assert_eq!(tap.ask(&tokens).blocks, 0);
+}
+
+#[test]
+fn a_block_size_that_disagrees_is_refused_with_both_numbers() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 2);
+    tap.send(json!([stored(&[1, 2], None, &tokens, json!({}))]));
+    tap.send(json!([stored(&[9], None, &tokens, json!({"block_size": 2 * SIZE}))]));
+    assert_eq!(tap.dropped("block_size_conflict"), 1);
+    let (have, got) = tap.normalizer.conflict().expect("the conflict is remembered");
+    assert_eq!((have.size() as usize, got.size() as usize), (SIZE, 2 * SIZE));
+    assert_eq!(tap.ask(&tokens).blocks, 2, "what was held stays");
+}
+
+#[test]
+fn a_block_size_other_than_the_configured_one_is_refused() {
+    let mut tap = Tap::with(Options { block_size: Some(16), ..Options::default() });
+    tap.send(json!([stored(&[1], None, &prompt(1, 1), json!({}))]));
+    assert_eq!(tap.dropped("block_size_conflict"), 1);
+    assert_eq!(tap.held(), 0);
+}
+
+#[test]
+fn block_sizes_out_of_range_cost_their_event_only() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 1);
+    tap.send(json!([
+        stored(&[8], None, &tokens, json!({"block_size": 0})),
+        stored(&[9], None, &tokens, json!({"block_size": u64::MAX})),
+        stored(&[1], None, &tokens, json!({})),
+    ]));
+    assert_eq!(tap.dropped("bad_block_size"), 2);
+    assert_eq!(tap.ask(&tokens).blocks, 1);
+}
+
+#[test]
+fn tokens_that_do_not_fill_the_named_blocks_are_not_guessed_at() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 3);
+    tap.send(json!([
+        stored(&[1, 3], None, &tokens, json!({})),
+        stored(&[], None, &tokens, json!({})),
+        removed(&[1, 3], json!({})),
+    ]));
+    assert_eq!(tap.dropped("not_dense"), 3);
+    assert_eq!(tap.dropped("unknown_block"), 2);
+    assert_eq!(tap.held(), 0);
+}
+
+#[test]
+fn a_new_epoch_forgets_block_size_and_blocks() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 2);
+    tap.send(json!([stored(&[1, 2], None, &tokens, json!({}))]));
+    tap.normalizer.reset(kvtap::worker::Stamp { epoch: 2, sequence: None }).expect("the rank is registered");
+    assert_eq!(tap.held(), 0);
+    tap.send(json!([stored(&[1], None, &tokens, json!({"block_size": 2 * SIZE}))]));
+    assert_eq!(tap.dropped("block_size_conflict"), 0);
+    assert_eq!(tap.held(), 1);
+}

@@ -1,0 +1,55 @@
+//! Media, offload stores, and removals that do not say from where.
+
+use kvtap::block::Tier;
+use serde_json::json;
+
+use crate::support::{SIZE, Tap, prompt, removed, stored};
+
+#[test]
+fn an_offload_store_joins_the_block_of_its_name() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 2);
+    let offload = json!({"medium": "CPU", "block_size": 0});
+    tap.send(json!([stored(&[1, 2], None, &tokens, json!({}))]));
+    tap.send(json!([stored(&[2], None, &[], offload.clone()), stored(&[77], None, &[], offload)]));
+    assert_eq!(tap.dropped("unknown_block"), 1);
+    tap.send(json!([removed(&[2], json!({}))]));
+    let answer = tap.ask(&tokens);
+    assert_eq!((answer.blocks, answer.device), (2, 1));
+    assert_eq!((answer.tiers[Tier::Device.index()], answer.tiers[Tier::Host.index()]), (1, 1));
+    tap.send(json!([removed(&[2], json!({"medium": "cpu"}))]));
+    assert_eq!(tap.ask(&tokens).blocks, 1);
+}
+
+#[test]
+fn a_medium_nobody_knows_is_a_tier_of_its_own() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 1);
+    tap.send(json!([stored(&[1], None, &tokens, json!({"medium": "HOLOGRAM"}))]));
+    assert_eq!((tap.ask(&tokens).blocks, tap.ask(&tokens).device), (1, 0));
+    tap.send(json!([removed(&[1], json!({"medium": "PUNCHCARD"}))]));
+    assert_eq!(tap.ask(&tokens).blocks, 1, "another medium's removal does not touch it");
+    tap.send(json!([removed(&[1], json!({"medium": "hologram"}))]));
+    assert_eq!(tap.ask(&tokens).blocks, 0);
+}
+
+#[test]
+fn more_media_than_there_is_room_for_are_counted() {
+    let mut tap = Tap::new();
+    for i in 0..10u64 {
+        let medium = format!("medium-{i}");
+        tap.send(json!([stored(&[i], None, &prompt(i as u32, 1), json!({"medium": medium}))]));
+    }
+    assert_eq!(tap.dropped("too_many_media"), 10 - Tier::OTHERS as u64);
+}
+
+#[test]
+fn stores_of_another_size_on_another_medium_leave_the_device_alone() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 4);
+    tap.send(json!([stored(&[1, 2, 3, 4], None, &tokens, json!({}))]));
+    tap.send(json!([stored(&[500], None, &tokens, json!({"block_size": 4 * SIZE, "medium": "cpu"}))]));
+    assert_eq!(tap.ask(&tokens).device, 4);
+    assert_eq!(tap.normalizer.conflict(), None, "a cache beside the engine's own is no conflict of the engine");
+    assert_eq!(tap.dropped("block_size_conflict"), 1);
+}

@@ -243,9 +243,8 @@ impl Apart<'_> {
 impl Apart<'_> {
     pub(super) fn remove(&mut self, tier: Tier, group: Group, hashes: &[EngineHash], outcome: &mut RemoveOutcome) {
         for hash in hashes {
-            let taken = forms(*hash).find_map(|form| {
-                self.take_name(tier, group, form).or_else(|| self.take_other(tier, group, form))
-            });
+            let taken = forms(*hash)
+                .find_map(|form| self.take_name(tier, group, form).or_else(|| self.take_other(tier, group, form)));
             match taken {
                 Some(Taken::Last) => outcome.removed += 1,
                 Some(Taken::Copy) => outcome.copies += 1,

@@ -119,7 +119,7 @@ impl Hands<'_> {
         let seat = self.seat();
         let mut scratch = std::mem::take(&mut self.rank.scratch);
         scratch.segments.clear();
-        let forest = lock(self.forest, self.rank);
+        let forest = lock(self.forest, self.rank)?;
         forest.locate(seat, parent, blocks, &mut scratch.segments);
         let holds = &self.rank.holds;
         let simple = scratch.segments.iter().all(|segment| match forest.holder(segment.run, seat) {
@@ -229,10 +229,11 @@ impl Hands<'_> {
         self.unweigh(outcome.removed);
         if !lost.is_empty() {
             let seat = self.seat();
-            let forest = lock(self.forest, self.rank);
-            for Lost { run, from, to, .. } in lost.drain(..) {
-                forest.cover(run).lose(seat, from, to, Tiers::DEVICE);
-                forest.touch(run);
+            if let Some(forest) = lock(self.forest, self.rank) {
+                for Lost { run, from, to, .. } in lost.drain(..) {
+                    forest.cover(run).lose(seat, from, to, Tiers::DEVICE);
+                    forest.touch(run);
+                }
             }
         }
         if lost.capacity() <= BATCH {
@@ -273,8 +274,9 @@ impl Hands<'_> {
         self.finish();
         if let Some((_, seat)) = self.rank.scope {
             let runs: Vec<u32> = self.rank.holds.runs().collect();
-            if !runs.is_empty() {
-                let forest = lock(self.forest, self.rank);
+            if !runs.is_empty()
+                && let Some(forest) = lock(self.forest, self.rank)
+            {
                 for run in runs {
                     forest.cover(run).forget(seat);
                     forest.touch(run);
@@ -298,9 +300,7 @@ impl Hands<'_> {
     /// The long way: with the forest locked, if there is one, and the odd tables.
     pub(super) fn apart<T>(&mut self, act: impl FnOnce(&mut Apart<'_>) -> T) -> T {
         self.finish();
-        if self.rank.scope.is_some() {
-            lock(self.forest, self.rank);
-        }
+        lock(self.forest, self.rank);
         let mut odd = self.cell.odd.write().unwrap_or_else(PoisonError::into_inner);
         let (seat, forest) = (self.rank.scope.as_ref().map_or(0, |scope| scope.1), self.forest.as_deref_mut());
         let copies = self.cell.copies;
@@ -317,10 +317,11 @@ impl Hands<'_> {
         if self.rank.scope.is_some() {
             let (stamp, held, partial) = (self.rank.stamp, self.rank.held(), self.rank.partial);
             let (hybrid, seat) = (self.rank.hybrid, self.seat());
-            let forest = lock(self.forest, self.rank);
-            forest.settle();
-            if let Some(face) = forest.seats.face_mut(seat) {
-                (face.stamp, face.held, face.partial, face.hybrid) = (stamp, held, partial, hybrid);
+            if let Some(forest) = lock(self.forest, self.rank) {
+                forest.settle();
+                if let Some(face) = forest.seats.face_mut(seat) {
+                    (face.stamp, face.held, face.partial, face.hybrid) = (stamp, held, partial, hybrid);
+                }
             }
         }
         *self.forest = None;
@@ -407,11 +408,9 @@ fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
     Some(Found { place, seed, ambiguous: places > 1 })
 }
 
-/// The forest, locked for the rest of the transaction. The rank has one.
+/// The forest, locked for the rest of the transaction; `None` for a rank without a grid, which has nothing in one.
 #[inline]
-fn lock<'f>(forest: &'f mut Option<Writing<Forest>>, rank: &Rank) -> &'f mut Forest {
-    match (&rank.scope, forest) {
-        (Some((gate, _)), forest) => forest.get_or_insert_with(|| gate.write()),
-        (None, _) => unreachable!("a rank without a grid has nothing in a forest"),
-    }
+fn lock<'f>(forest: &'f mut Option<Writing<Forest>>, rank: &Rank) -> Option<&'f mut Forest> {
+    let (gate, _) = rank.scope.as_ref()?;
+    Some(forest.get_or_insert_with(|| gate.write()))
 }

@@ -58,12 +58,12 @@ impl<T> Gate<T> {
             // Sequentially consistent, like the writer's two steps: of "I am counted" and "a writer is in" at least
             // one side sees the other's.
             line.fetch_add(1, Ordering::SeqCst);
-            if self.writers.0.load(Ordering::SeqCst) % 2 == 0 {
+            if self.writers.0.load(Ordering::SeqCst).is_multiple_of(2) {
                 break;
             }
             // The one that is in may be waiting for us to leave.
             line.fetch_sub(1, Ordering::Release);
-            wait_until(|| self.writers.0.load(Ordering::Relaxed) % 2 == 0);
+            wait_until(|| self.writers.0.load(Ordering::Relaxed).is_multiple_of(2));
         }
         Reading { gate: self, line }
     }

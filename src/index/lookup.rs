@@ -220,8 +220,8 @@ impl Walk {
             let (_, holder, block) = self.holder(forest, seat, depth)?;
             Some(Spot { hold: holder.hold, block })
         };
-        let blocks = reusable(&odd, grid, found.blocks as usize, &spot, |tiers| !tiers.is_empty());
-        let device = reusable(&odd, grid, found.device as usize, &spot, |tiers| tiers.has(Tier::Device));
+        let blocks = reusable(&odd, grid, found.blocks as usize, spot, |tiers| !tiers.is_empty());
+        let device = reusable(&odd, grid, found.device as usize, spot, |tiers| tiers.has(Tier::Device));
         found.cut_by_unknown_group = blocks.unknown_cuts || device.unknown_cuts;
         found.device = device.blocks as u32;
         if blocks.blocks < found.blocks as usize {
@@ -320,4 +320,3 @@ fn reusable(
     let blocks = if odd.too_many_groups { 0 } else { blocks };
     Reusable { blocks, unknown_cuts: blocks < known }
 }
-

@@ -157,10 +157,9 @@ impl Hands<'_> {
         let Rank { names, holds, scratch, .. } = &mut *self.rank;
         names.reserve(blocks.len(), |spot| holds.name_at(spot));
         scratch.slots.clear();
-        let mut ahead = 0;
         for (i, block) in blocks.iter().enumerate() {
             if let Some(next) = blocks.get(i + AHEAD) {
-                ahead ^= names.touch(next.engine);
+                names.touch(next.engine);
             }
             let is = |spot: Spot| match spot.hold {
                 PENDING => blocks.get(spot.block as usize).is_some_and(|other| other.engine == block.engine),
@@ -174,7 +173,6 @@ impl Hands<'_> {
                 }
             }
         }
-        std::hint::black_box(ahead);
         true
     }
 
@@ -214,17 +212,15 @@ impl Hands<'_> {
         }
         self.borrow_scratch();
         let mut lost = std::mem::take(&mut self.rank.scratch.lost);
-        let mut ahead = 0;
         for (i, hash) in hashes.iter().enumerate() {
             if let Some(next) = hashes.get(i + AHEAD) {
-                ahead ^= self.rank.names.touch(*next);
+                self.rank.names.touch(*next);
             }
             match self.take_ordinary(*hash, &mut lost) {
                 true => outcome.removed += 1,
                 false => outcome.unknown += 1,
             }
         }
-        std::hint::black_box(ahead);
         self.rank.ordinary -= outcome.removed as u64;
         self.unweigh(outcome.removed);
         if !lost.is_empty() {

@@ -118,11 +118,6 @@ impl Forest {
         let tables = self.runs.capacity() * size_of::<Run>() + self.kids.heap() + self.heads.heap();
         Shape { runs: (self.runs.len() - self.free.len()) as u64, blocks, bytes: (heap + tables) as u64, ..self.shape }
     }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.runs.len() == self.free.len()
-    }
 }
 
 // === impl Forest: growing ===

@@ -4,13 +4,21 @@ CARGO ?= cargo
 KVTAP_PYTHON ?= $(CURDIR)/.venv/bin/python
 export KVTAP_PYTHON
 
-.PHONY: demo test venv fmt lint doc clean-venv
+# Seeds of `make soak`: how many, and the first.
+SCHEDULES ?= 5000
+FIRST ?= 0
+
+.PHONY: demo test soak venv fmt lint doc clean-venv
 
 demo:
 	$(CARGO) run --locked -- demo
 
 test: venv
 	$(CARGO) test --locked
+
+# Feeds under random faults, against libzmq, for long; each seed can be run again alone.
+soak: venv
+	KVTAP_FAULT_SCHEDULES=$(SCHEDULES) KVTAP_FAULT_FIRST=$(FIRST) $(CARGO) test --locked --test faults -- --nocapture --test-threads 1
 
 # What tests need beside Rust, pinned, in .venv: pyzmq and grpcio to talk to, Kubernetes' schemas and kubectl.
 venv:

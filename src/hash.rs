@@ -57,6 +57,11 @@ impl EngineHash {
         Self::from_u64(value as u64)
     }
 
+    /// The name that has these halves ([`EngineHash::low`], [`EngineHash::high`]).
+    pub const fn from_parts(low: u64, high: u64) -> Self {
+        Self { low, high }
+    }
+
     /// A digest in raw bytes, of any length.
     ///
     /// Up to eight bytes are the integer that they spell, big-endian. Of a longer digest the last eight

@@ -11,6 +11,7 @@
 //! telemetry  log lines
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
 //! feed       sockets, the state machine of one feed, supervision
+//! snapshot   what a rank holds, in a file that outlives the process
 //! normalize  engine events -> index transactions: seeds, groups, tiers, orphans
 //! index      who holds what, and the reference model of that
 //! wire       pure decoders: bytes -> engine events
@@ -31,6 +32,7 @@ pub mod normalize;
 pub mod proto;
 pub mod serve;
 pub mod sim;
+pub mod snapshot;
 pub mod telemetry;
 pub mod wire;
 pub mod worker;

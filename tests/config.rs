@@ -79,6 +79,7 @@ fn what_is_not_given_has_its_default() {
     assert_eq!(config.grpc.listen, [tcp("127.0.0.1:9400")]);
     assert_eq!((config.grpc.max_message_bytes, config.grpc.reflection), (16 << 20, true));
     assert_eq!((config.log.level, config.log.format), (Level::Info, Format::Text));
+    assert_eq!((config.snapshot.directory, config.snapshot.interval), (None, Duration::from_secs(60)));
     let feed = &config.feeds[0];
     assert_eq!((feed.engine, feed.mode, feed.copies), (Engine::Auto, Mode::Connect, Copies::Count));
     assert_eq!((feed.address.as_str(), feed.topic.as_str(), feed.names.len()), ("", "", 0));
@@ -329,7 +330,7 @@ fn what_is_no_yaml_is_one_fault_with_its_place() {
         ("grpc: { listen: \"127.0.0.1:9400\" }", "kvtap.yaml:1:17: grpc.listen: expected a list, not text"),
         (
             "? [a]\n: b",
-            "kvtap.yaml:1:3: (a list): no such setting; known here: grpc, admin, log, limits, defaults, feeds",
+            "kvtap.yaml:1:3: (a list): no such setting; known here: grpc, admin, log, limits, snapshot, defaults, feeds",
         ),
     ] {
         assert_faults(text, &[], &[line]);

@@ -130,6 +130,7 @@ fn options(folder: &std::path::Path) -> Options {
         normalize: normalize::Options::default(),
         timing: Timing::default(),
         limits: Limits::default(),
+        snapshots: None,
     }
 }
 

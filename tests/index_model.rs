@@ -12,9 +12,9 @@ use index_support::{Profile, Tally, World, run_together};
 use kvtap::index::Limits;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-const PLAIN: Profile = Profile { ranks: 5, notes: 0, odd_names: 0, steps: (1, 60) };
-const HYBRID: Profile = Profile { ranks: 3, notes: 6, odd_names: 0, steps: (1, 60) };
-const ODD: Profile = Profile { ranks: 3, notes: 1, odd_names: 8, steps: (1, 60) };
+const PLAIN: Profile = Profile { ranks: 5, notes: 0, odd_names: 0, carries: 0, steps: (1, 60) };
+const HYBRID: Profile = Profile { ranks: 3, notes: 6, odd_names: 0, carries: 0, steps: (1, 60) };
+const ODD: Profile = Profile { ranks: 3, notes: 1, odd_names: 8, carries: 0, steps: (1, 60) };
 const WIDE_OPEN: Limits = Limits { blocks_per_rank: usize::MAX, blocks_in_all: usize::MAX };
 const TIGHT: Limits = Limits { blocks_per_rank: 9, blocks_in_all: 20 };
 
@@ -83,6 +83,18 @@ fn long_seeded_histories_match_as_the_model_says() {
             _ => {}
         }
     }
+}
+
+#[test]
+fn a_rank_that_was_exported_and_restored_matches_and_evicts_as_if_nothing_had_been() {
+    let mut carried = 0;
+    for profile in [PLAIN, HYBRID, ODD] {
+        let profile = Profile { carries: 20, ..profile };
+        for (limits, cases) in [(WIDE_OPEN, 150), (TIGHT, 100)] {
+            carried += check(profile, limits, cases, 3, None).iter().map(|tally| tally.carried).sum::<usize>();
+        }
+    }
+    assert!(carried > 10_000, "{carried}");
 }
 
 #[test]

@@ -88,7 +88,11 @@ const FIGURES: [Figure; 18] = [
     gauge("kvtap_feed_groups", None, "Cache groups that were seen", |r| Some(r.groups.len() as f64)),
 ];
 
-const SPLITS: [Split; 3] = [
+const SNAPSHOTS: [&str; 3] = ["restored", "written", "failed"];
+
+const REFUSED: [&str; 7] = ["unreadable", "foreign", "version", "torn", "checksum", "owner", "malformed"];
+
+const SPLITS: [Split; 5] = [
     Split {
         name: "kvtap_feed_replays",
         help: "Replays that ended, by outcome",
@@ -109,6 +113,20 @@ const SPLITS: [Split; 3] = [
         label: "reason",
         known: &drops::WORDS,
         counts: |r| &r.dropped,
+    },
+    Split {
+        name: "kvtap_feed_snapshots",
+        help: "Snapshots restored at the start, written, and not written because of an error",
+        label: "outcome",
+        known: &SNAPSHOTS,
+        counts: |r| &r.snapshots,
+    },
+    Split {
+        name: "kvtap_feed_snapshots_refused",
+        help: "Snapshots that were found and not used, by reason",
+        label: "reason",
+        known: &REFUSED,
+        counts: |r| &r.snapshots_refused,
     },
 ];
 

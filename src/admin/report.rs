@@ -83,6 +83,10 @@ pub struct RankReport {
     pub resets: BTreeMap<String, u64>,
     /// What was dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
+    /// Snapshots by outcome.
+    pub snapshots: BTreeMap<String, u64>,
+    /// Snapshots that were not believed, by reason.
+    pub snapshots_refused: BTreeMap<String, u64>,
     /// Messages received.
     pub messages: u64,
     /// Bytes received.
@@ -166,6 +170,8 @@ impl Fleet {
             replay_outcomes: owned(&status.replays),
             resets: owned(&status.resets),
             dropped: owned(&status.dropped),
+            snapshots: owned(&status.snapshots),
+            snapshots_refused: owned(&status.snapshots_refused),
             messages: status.messages,
             received_bytes: status.bytes,
             events: status.events,

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -12,12 +15,16 @@ use crate::config::{self, Config, Engine, Env, Format};
 use crate::feed::http::PollOptions;
 use crate::feed::status::Board;
 use crate::feed::zmq::EndpointError;
-use crate::feed::{self, Feed, runner::Timing};
+use crate::feed::{self, Feed, Snapshots, runner::Timing};
 use crate::index::Index;
 use crate::normalize;
 use crate::serve::{self, Listener, listen};
+use crate::snapshot::Store;
 use crate::telemetry;
 use crate::wire::Dialect;
+
+/// What the last snapshots may take, even where draining has used up the grace.
+const LAST_SNAPSHOT: Duration = Duration::from_secs(2);
 
 /// The arguments of `kvtap serve`.
 #[derive(Clone, Debug, clap::Args)]
@@ -75,10 +82,13 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
         reflection: config.grpc.reflection,
         grace: config.grpc.drain_grace,
     };
-    let served = serve::run(listeners, fleet, requests, readiness, options, shutdown).await;
-    for feed in feeds {
-        feed.stop().await;
-    }
+    let told = tokio::spawn(shutdown.clone().cancelled_owned().map(|()| Instant::now()));
+    let served = serve::run(listeners, fleet, requests, readiness, options, shutdown.clone()).await;
+    // Without that the server has ended by itself, and nobody waits.
+    let drained =
+        if shutdown.is_cancelled() { told.await.map_or(Duration::ZERO, |told| told.elapsed()) } else { Duration::ZERO };
+    let left = config.grpc.drain_grace.saturating_sub(drained).max(LAST_SNAPSHOT);
+    join_all(feeds.into_iter().map(|feed| feed.finish(left))).await;
     // The admin port goes last, so that readiness says 503 while requests drain.
     admin_stop.cancel();
     match admin_task.await {
@@ -90,6 +100,7 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
 }
 
 fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Result<Vec<Feed>, Failure> {
+    let snapshots = snapshots(&config.snapshot);
     let mut feeds = Vec::new();
     for feed in &config.feeds {
         if let Some(poll) = feed.poll() {
@@ -99,7 +110,7 @@ fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Resul
         }
         for rank in feed.rank_numbers() {
             // What is not polled has a link.
-            let Some(options) = feed_options(feed, rank).transpose() else { continue };
+            let Some(options) = feed_options(feed, rank, snapshots.as_ref()).transpose() else { continue };
             let spawned =
                 options.map_err(feed::SpawnError::from).and_then(|options| Feed::spawn(options, index, board));
             feeds.push(spawned.map_err(|error| Failure::Failed(format!("{}: {error}", feed.identity(rank))))?);
@@ -108,7 +119,23 @@ fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Resul
     Ok(feeds)
 }
 
-fn feed_options(feed: &config::Feed, rank: u32) -> Result<Option<feed::Options>, EndpointError> {
+/// Where snapshots go. A directory that cannot be used costs the snapshots, not the service.
+fn snapshots(config: &config::Snapshot) -> Option<Snapshots> {
+    let directory = config.directory.as_deref()?;
+    match Store::open(directory) {
+        Ok(store) => Some(Snapshots { store, interval: config.interval }),
+        Err(error) => {
+            tracing::error!(directory = %directory.display(), %error, "No snapshots are taken or loaded: the directory cannot be used.");
+            None
+        }
+    }
+}
+
+fn feed_options(
+    feed: &config::Feed,
+    rank: u32,
+    snapshots: Option<&Snapshots>,
+) -> Result<Option<feed::Options>, EndpointError> {
     let Some(link) = feed.link(rank)? else { return Ok(None) };
     Ok(Some(feed::Options {
         identity: feed.identity(rank),
@@ -120,6 +147,7 @@ fn feed_options(feed: &config::Feed, rank: u32) -> Result<Option<feed::Options>,
         normalize: normalize_options(feed),
         timing: timing(feed),
         limits: Default::default(),
+        snapshots: snapshots.cloned(),
     }))
 }
 

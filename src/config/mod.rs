@@ -31,7 +31,7 @@ pub use env::Env;
 pub use fault::{Fault, Faults, Place, Warnings};
 pub use feed::{Engine, EventEndpoint, Feed};
 pub use read::Key;
-pub use sections::{Admin, Format, Grpc, Level, Log, Tuning};
+pub use sections::{Admin, Format, Grpc, Level, Log, Snapshot, Tuning};
 
 use crate::feed::zmq::Mode;
 use crate::index::Limits;
@@ -51,6 +51,8 @@ pub struct Config {
     pub log: Log,
     /// The index's bounds.
     pub limits: Limits,
+    /// What outlives a restart.
+    pub snapshot: Snapshot,
     /// The engines to follow.
     pub feeds: Vec<Feed>,
 }
@@ -101,6 +103,7 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
     let servers = sections::servers(reader, &mut root);
     let log = sections::log(reader, &mut root);
     let limits = sections::limits(reader, &mut root);
+    let snapshot = sections::snapshot(reader, &mut root);
     let defaults = sections::defaults(reader, &mut root);
     let entries = root.sections(reader, "feeds");
     let feeds: Vec<Option<feed::Read>> =
@@ -116,7 +119,7 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
 
     let (grpc, admin) = servers?;
     let feeds = feeds.into_iter().map(|read| Some(read?.feed)).collect::<Option<_>>()?;
-    Some(Config { grpc, admin, log: log?, limits: limits?, feeds })
+    Some(Config { grpc, admin, log: log?, limits: limits?, snapshot: snapshot?, feeds })
 }
 
 /// A rank of a worker has one feed, and a name means one worker.

@@ -1,11 +1,12 @@
 //! The settings that are there once: servers, log, limits, and the defaults of every feed.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::fault::{Place, Placed};
 use super::read::{Default, Reader, Section};
-use super::rule::{Address, Bytes, Flag, Number, TcpAddress, Time, Words};
+use super::rule::{Address, Bytes, Flag, Number, TcpAddress, Text, Time, Words};
 use crate::feed::zmq::{Heartbeat, QueueLimits, Transport};
 use crate::index::Limits;
 use crate::serve::ListenAddr;
@@ -28,6 +29,15 @@ pub struct Grpc {
 pub struct Admin {
     /// Where it listens.
     pub listen: SocketAddr,
+}
+
+/// What outlives a restart of this process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Where the snapshots lie; `None`: none are taken.
+    pub directory: Option<PathBuf>,
+    /// How often one is taken, where there is anything new.
+    pub interval: Duration,
 }
 
 /// What is logged, and how.
@@ -151,6 +161,15 @@ pub(super) fn log(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option<Log
     let format = log.or(reader, "format", &FORMATS, Default::Text("text"));
     log.finish(reader);
     Some(Log { level: level?.value, format: format?.value })
+}
+
+/// Snapshots: none without a directory.
+pub(super) fn snapshot(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option<Snapshot> {
+    let mut snapshot = root.section(reader, "snapshot");
+    let directory = snapshot.optional(reader, "directory", &Text { min: 1, max: 4096 });
+    let interval = snapshot.or(reader, "interval", &seconds(1, 86_400), Default::Text("60s"));
+    snapshot.finish(reader);
+    Some(Snapshot { directory: directory.map(|directory| directory.value.into()), interval: interval?.value })
 }
 
 pub(super) fn limits(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option<Limits> {

@@ -18,10 +18,12 @@
 //! - `live` on the board means live in the machine, no block waiting for its parent, and events that name blocks exactly.
 //!   The board never says so before the messages that make it so were applied.
 //! - A message that could not be read leaves the feed incomplete: what it stored or removed is not known.
+//! - A restored snapshot is not live before the machine has proven its epoch, and no epoch number is used twice.
 //! - A feed that was stopped has left board and index, and nothing of it can come back: the index refuses its writer.
 
 pub mod drops;
 pub mod http;
+mod keeper;
 pub mod machine;
 pub mod recording;
 pub mod runner;
@@ -31,4 +33,5 @@ pub mod status;
 mod tally;
 pub mod zmq;
 
+pub use keeper::Snapshots;
 pub use spawn::{Feed, Options, PolledOptions, SpawnError};

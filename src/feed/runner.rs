@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::keeper::{Keeper, Start};
 use super::machine::{Command, Digest, Input, Limits, Machine, Message, Timer};
 use super::source::{Event, Source};
 use super::status::{Entry, State};
@@ -73,6 +74,8 @@ pub struct Runner<S> {
     clocks: Clocks,
     /// Messages and bytes applied since the last yield.
     busy: (usize, usize),
+    keeper: Option<Keeper>,
+    finish: CancellationToken,
     published: Instant,
     complained: Option<Instant>,
     told: Option<Instant>,
@@ -93,6 +96,8 @@ struct Clocks {
 pub enum Ended {
     /// It was told to.
     Cancelled,
+    /// It was told to at the end of a message, and has taken its last snapshot.
+    Finished,
     /// Its source has no more events.
     SourceEnded,
     /// Its rank was removed from the index.
@@ -139,10 +144,32 @@ impl<S: Source> Runner<S> {
             tally: Tally::default(),
             clocks: Clocks::default(),
             busy: (0, 0),
+            keeper: None,
+            finish: CancellationToken::new(),
             published: Instant::now(),
             complained: None,
             told: None,
         }
+    }
+
+    /// The same runner, which ends once `finish` is cancelled, after a last snapshot if it takes any.
+    pub(super) fn until(mut self, finish: CancellationToken) -> Self {
+        self.finish = finish;
+        self
+    }
+
+    /// The same runner, whose snapshots `keeper` keeps: it begins as `start` says.
+    pub(super) fn kept(mut self, keeper: Keeper, start: Start, limits: Limits) -> Self {
+        match start {
+            Start::Epoch(epoch) => self.machine = Machine::begin_at(epoch, self.entry.replay.is_some(), limits),
+            Start::Resume(past) => {
+                self.tally.stamp = past.stamp();
+                self.tally.degraded = self.normalizer.degraded();
+                self.machine = Machine::resume(past, limits, &mut self.commands);
+            }
+        }
+        self.keeper = Some(keeper);
+        self
     }
 
     /// Runs until `cancel` is cancelled, the source ends, or the rank is removed from the index.
@@ -156,7 +183,18 @@ impl<S: Source> Runner<S> {
     }
 
     async fn live(&mut self) -> Ended {
+        if self.obey().await.is_err() {
+            return Ended::RankRemoved;
+        }
         loop {
+            // Between two messages: here machine, normalizer and index say the same.
+            let finished = self.finish.is_cancelled();
+            if finished || self.keeper.as_ref().is_some_and(|keeper| keeper.due() <= Instant::now()) {
+                self.keep(finished).await;
+            }
+            if finished {
+                return Ended::Finished;
+            }
             if self.clocks.next().is_some_and(|due| due <= Instant::now()) && self.fire().await.is_err() {
                 return Ended::RankRemoved;
             }
@@ -165,13 +203,13 @@ impl<S: Source> Runner<S> {
                 None => {
                     self.publish();
                     self.busy = (0, 0);
-                    let wake = self
-                        .clocks
-                        .next()
-                        .map_or(self.published + PUBLISH_IDLE, |due| due.min(self.published + PUBLISH_IDLE));
+                    let kept = self.keeper.as_ref().map(Keeper::due);
+                    let due = self.clocks.next().into_iter().chain(kept);
+                    let wake = due.fold(self.published + PUBLISH_IDLE, Instant::min);
                     tokio::select! {
                         event = self.source.next() => event,
                         () = sleep_until(wake) => continue,
+                        () = self.finish.cancelled() => continue,
                     }
                 }
             };
@@ -245,7 +283,14 @@ impl<S: Source> Runner<S> {
     /// Tells the machine, and does what it says.
     async fn input(&mut self, input: Input<Bytes>) -> Result<(), IndexError> {
         self.machine.handle(input, &mut self.commands);
+        self.obey().await
+    }
+
+    async fn obey(&mut self) -> Result<(), IndexError> {
         while let Some(command) = self.commands.pop_front() {
+            if let (Command::Begin { epoch, .. }, Some(keeper)) = (&command, &mut self.keeper) {
+                keeper.claim(*epoch).await;
+            }
             self.execute(command)?;
             self.rest_if_busy().await;
         }
@@ -343,6 +388,16 @@ impl<S: Source> Runner<S> {
         Ok(())
     }
 
+    /// Takes a snapshot, if what is held is whole.
+    async fn keep(&mut self, last: bool) {
+        let Some(keeper) = &mut self.keeper else { return };
+        match (self.machine.past().zip(self.normalizer.memory()), last) {
+            (Some((past, memory)), true) => keeper.take_last(past, memory).await,
+            (Some((past, memory)), false) => keeper.take(past, memory).await,
+            (None, _) => keeper.nothing_to_take(),
+        }
+    }
+
     async fn fire(&mut self) -> Result<(), IndexError> {
         let now = Instant::now();
         if let Some((_, from)) = self.clocks.ask.take_if(|(due, _)| *due <= now) {
@@ -371,6 +426,11 @@ impl<S: Source> Runner<S> {
     fn publish(&mut self) {
         self.published = Instant::now();
         self.tally.heard = self.source.heard().or(self.tally.heard);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.collect();
+            self.tally.snapshots.clone_from(&keeper.outcomes);
+            self.tally.snapshots_refused.clone_from(&keeper.refused);
+        }
         let orphans = self.normalizer.orphans();
         let changed = self.tally.publish(&self.entry, self.machine.counters(), self.normalizer.dropped(), orphans);
         if changed && self.may_tell() {

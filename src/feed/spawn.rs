@@ -1,14 +1,17 @@
 //! Bringing a feed to life, and ending it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::http::{PollOptions, poll};
+use super::keeper::{Keeper, Snapshots};
 use super::machine::Limits;
 use super::runner::{Ended, Runner, Timing};
-use super::source::{Source, ZmqSource};
+use super::source::ZmqSource;
 use super::status::{Board, Entry};
 use super::zmq::{EndpointError, ReplayOptions, SubOptions, subscribe};
 use crate::index::{Copies, Index, IndexError, RankWriter};
@@ -37,6 +40,8 @@ pub struct Options {
     pub timing: Timing,
     /// What may wait during a recovery.
     pub limits: Limits,
+    /// Whether what it holds is to outlive the process.
+    pub snapshots: Option<Snapshots>,
 }
 
 /// The feeds of an engine whose ranks all speak through one HTTP endpoint, as configured.
@@ -68,6 +73,7 @@ pub struct Feed {
     place: Place,
     /// The task that receives for this rank alone; one that polls for several ends with the last of them.
     link: Option<JoinHandle<()>>,
+    finish: CancellationToken,
     runner: JoinHandle<Ended>,
 }
 
@@ -136,13 +142,27 @@ impl Feed {
         );
         let source = ZmqSource::new(receiver, options.replay, cancel);
         let normalizer = Normalizer::new(writer, options.normalize);
-        Ok(Self::run(place, entry, Some(link), |entry| {
-            Runner::new(source, normalizer, entry, options.dialect, options.timing, options.limits)
-        }))
+        let entry = Arc::new(entry);
+        let Options { dialect, timing, limits, copies, snapshots, .. } = options;
+        let finish = CancellationToken::new();
+        let (told, shown, index, cancel) =
+            (finish.clone(), Arc::clone(&entry), Arc::clone(index), place.cancel.clone());
+        let runner = async move {
+            let Some(snapshots) = snapshots else {
+                let runner = Runner::new(source, normalizer, shown, dialect, timing, limits);
+                return runner.until(told).run(cancel).await;
+            };
+            let loaded = Keeper::load(snapshots, copies, index, Arc::clone(&shown), normalizer).await;
+            let Some((keeper, start, normalizer)) = loaded else { return Ended::RankRemoved };
+            let runner = Runner::new(source, normalizer, shown, dialect, timing, limits);
+            runner.kept(keeper, start, limits).until(told).run(cancel).await
+        };
+        Ok(Self::run(place, entry, Some(link), finish, runner))
     }
 
     /// The same for all ranks of an engine whose one HTTP endpoint is polled, in the order of their identities. The
-    /// endpoint is polled until the last of these feeds has ended.
+    /// endpoint is polled until the last of these feeds has ended. They take no snapshots: nothing could prove one, for
+    /// the endpoint gives each event once.
     ///
     /// Must be called within a tokio runtime.
     ///
@@ -162,26 +182,27 @@ impl Feed {
         let receivers = poll(options.poll, options.identities.iter().map(|identity| identity.rank));
         let ranks = options.identities.into_iter().zip(places).zip(receivers);
         let feeds = ranks.map(|((identity, ((place, writer), cancel)), receiver)| {
-            let entry = Entry::new(place.rank, identity, endpoint.clone(), None, options.engine);
-            let source = ZmqSource::new(receiver, None, cancel);
+            let entry = Arc::new(Entry::new(place.rank, identity, endpoint.clone(), None, options.engine));
+            let source = ZmqSource::new(receiver, None, cancel.clone());
             let normalizer = Normalizer::new(writer, options.normalize.clone());
-            Self::run(place, entry, None, |entry| {
-                Runner::new(source, normalizer, entry, options.dialect, options.timing, options.limits)
-            })
+            let shown = Arc::clone(&entry);
+            let runner = Runner::new(source, normalizer, shown, options.dialect, options.timing, options.limits);
+            let finish = CancellationToken::new();
+            let runner = runner.until(finish.clone()).run(cancel);
+            Self::run(place, entry, None, finish, runner)
         });
         Ok(feeds.collect())
     }
 
-    fn run<S: Source>(
+    fn run(
         place: Place,
-        entry: Entry,
+        entry: Arc<Entry>,
         link: Option<JoinHandle<()>>,
-        runner: impl FnOnce(Arc<Entry>) -> Runner<S>,
+        finish: CancellationToken,
+        runner: impl Future<Output = Ended> + Send + 'static,
     ) -> Self {
-        let entry = Arc::new(entry);
         place.board.insert(Arc::clone(&entry));
-        let runner = tokio::spawn(runner(Arc::clone(&entry)).run(place.cancel.clone()));
-        Self { entry, place, link, runner }
+        Self { entry, place, finish, link, runner: tokio::spawn(runner) }
     }
 
     /// The rank's slot in the index.
@@ -194,15 +215,37 @@ impl Feed {
         &self.entry
     }
 
+    /// [`Feed::stop`], after a last snapshot where the feed takes any. That may take as long as `within`; then the one
+    /// before it stays.
+    pub async fn finish(self, within: Duration) {
+        self.finish.cancel();
+        self.end(Some(within)).await;
+    }
+
     /// Stops the feed, withdraws the rank from board and index, and waits until its tasks have ended.
     pub async fn stop(self) {
-        let Self { entry, place, link, runner } = self;
+        self.end(None).await;
+    }
+
+    async fn end(self, within: Option<Duration>) {
+        let Self { entry, place, link, mut runner, .. } = self;
+        let ended = match within {
+            Some(within) => timeout(within, &mut runner).await.ok(),
+            None => None,
+        };
+        if within.is_some() && ended.is_none() {
+            tracing::warn!(feed = %entry.identity, "The last snapshot was not taken in time.");
+        }
         drop(place);
         let link = match link {
             Some(link) => link.await.err(),
             None => None,
         };
-        for (task, ended) in [("link", link), ("runner", runner.await.err())] {
+        let runner = match ended {
+            Some(ended) => ended,
+            None => runner.await,
+        };
+        for (task, ended) in [("link", link), ("runner", runner.err())] {
             if let Some(error) = ended {
                 tracing::error!(feed = %entry.identity, task, %error, "A feed's task failed.");
             }

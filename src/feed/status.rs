@@ -68,6 +68,10 @@ pub struct Status {
     pub dropped: BTreeMap<&'static str, u64>,
     /// Blocks parked because their parent is unknown.
     pub orphans: u64,
+    /// Snapshots by outcome: `restored`, `written`, `failed`.
+    pub snapshots: BTreeMap<&'static str, u64>,
+    /// Snapshots that were not believed, by reason ([`Refusal`](crate::snapshot::Refusal)).
+    pub snapshots_refused: BTreeMap<&'static str, u64>,
 }
 
 /// One feed on the board.
@@ -132,6 +136,8 @@ impl Default for Status {
             resets: BTreeMap::new(),
             dropped: BTreeMap::new(),
             orphans: 0,
+            snapshots: BTreeMap::new(),
+            snapshots_refused: BTreeMap::new(),
         }
     }
 }
@@ -153,6 +159,13 @@ impl Entry {
     /// The status, locked: hold it for the moment of a read or an update only.
     pub fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since when the feed has been live; `None`: it is not. Where this is the same before and after something was
+    /// read from the index, that was read of a live feed.
+    pub fn live_since(&self) -> Option<SystemTime> {
+        let status = self.status();
+        (status.state == State::Live).then_some(status.since)
     }
 }
 

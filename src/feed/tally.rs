@@ -30,6 +30,9 @@ pub(super) struct Tally {
     pub(super) degraded: Option<&'static str>,
     /// The grid of this worker's blocks, and another one that was refused.
     pub(super) conflict: Option<(Grid, Grid)>,
+    /// What became of snapshots, by outcome, and those refused, by reason.
+    pub(super) snapshots: BTreeMap<&'static str, u64>,
+    pub(super) snapshots_refused: BTreeMap<&'static str, u64>,
 }
 
 // === impl Tally ===
@@ -49,6 +52,8 @@ impl Default for Tally {
             dropped: BTreeMap::new(),
             degraded: None,
             conflict: None,
+            snapshots: BTreeMap::new(),
+            snapshots_refused: BTreeMap::new(),
         }
     }
 }
@@ -120,6 +125,8 @@ impl Tally {
         status.bytes = self.bytes;
         status.events = self.events;
         status.orphans = orphans;
+        status.snapshots.clone_from(&self.snapshots);
+        status.snapshots_refused.clone_from(&self.snapshots_refused);
         status.count(counters);
         for counts in [&self.dropped, normalized] {
             for reason in counts.keys() {
@@ -151,5 +158,39 @@ impl Status {
         for (cause, count) in Cause::ALL.iter().zip(counters.resets) {
             self.resets.insert(cause.name(), count);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::worker::{Identity, RankId};
+
+    fn entry() -> Entry {
+        let identity =
+            Identity { worker: "w".into(), address: "".into(), aliases: Arc::new([]), model: "m".into(), rank: 0 };
+        Entry::new(RankId { slot: 0, generation: 0 }, identity, "tcp://live".to_owned(), None, "auto")
+    }
+
+    #[test]
+    fn blocks_that_wait_for_their_parent_take_live_back_at_once_and_nothing_else() {
+        let entry = entry();
+        let mut tally = Tally { state: (State::Live, Why::Whole), ..Tally::default() };
+        tally.publish(&entry, &Counters::default(), &BTreeMap::new(), 0);
+        tally.demote(&entry, 0);
+        assert_eq!(entry.status().state, State::Live);
+        tally.demote(&entry, 2);
+        let status = entry.status().clone();
+        assert_eq!((status.state, status.orphans), (State::Incomplete, 2));
+        // Only a publication makes it live again: by then the batch that ended it has been seen.
+        tally.demote(&entry, 0);
+        assert_eq!(entry.status().state, State::Incomplete);
+
+        tally.state = (State::Replaying, Why::Gap);
+        tally.publish(&entry, &Counters::default(), &BTreeMap::new(), 0);
+        tally.demote(&entry, 2);
+        assert_eq!(entry.status().state, State::Replaying);
     }
 }

@@ -28,16 +28,19 @@ const _: () = assert!(Tier::COUNT <= u8::BITS as usize);
 // === impl Piles ===
 
 impl Piles {
-    /// Counts one copy more; the copies that were there before.
-    pub(super) fn add(&mut self, tier: Tier, group: Group, how: Copies) -> u32 {
+    /// Counts so many copies more; the copies that were there before.
+    pub(super) fn add(&mut self, tier: Tier, group: Group, how: Copies, copies: u32) -> u32 {
         let tier = tier.index() as u8;
-        let fresh = Pile { group, tier, copies: 1 };
+        let fresh = Pile { group, tier, copies: if how == Copies::Count { copies } else { copies.min(1) } };
         if let Some(pile) = self.iter_mut().find(|pile| pile.is(tier, group)) {
             let before = pile.copies;
             if how == Copies::Count {
-                pile.copies = before.saturating_add(1);
+                pile.copies = before.saturating_add(copies);
             }
             return before;
+        }
+        if copies == 0 {
+            return 0;
         }
         if self.first.copies == 0 {
             self.first = fresh;
@@ -89,6 +92,12 @@ impl Piles {
     /// Copies beyond the first of each pile.
     pub(super) fn extra(&self) -> u64 {
         self.iter().map(|pile| u64::from(pile.copies - 1)).sum()
+    }
+
+    /// Every pile: on which tier, in which group, how many copies.
+    pub(super) fn each(&self) -> impl Iterator<Item = (Tier, Group, u32)> {
+        let tier = |index: u8| Tier::all().get(usize::from(index)).copied();
+        self.iter().filter_map(move |pile| Some((tier(pile.tier)?, pile.group, pile.copies)))
     }
 
     fn iter(&self) -> impl Iterator<Item = &Pile> {

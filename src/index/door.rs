@@ -1,6 +1,6 @@
 //! The nouns of the index's door: what goes in, what comes out. No behaviour.
 
-use crate::block::{Grid, Group, Tier};
+use crate::block::{Grid, Group, GroupRule, Tier};
 use crate::hash::{ContentHash, EngineHash, PrefixHash, Seed};
 use crate::worker::{RankId, Stamp};
 
@@ -154,6 +154,57 @@ pub struct RankUsage {
     pub stamp: Stamp,
 }
 
+/// One piece of what a rank holds, of an [`export`](super::Index::export). First comes [`Exported::Rank`], then the
+/// groups, then blocks, in the order in which the index that told them wants them back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exported {
+    /// The rank itself.
+    Rank {
+        /// Its grid, once known. Without one there are no blocks of prefix groups.
+        grid: Option<Grid>,
+        /// Blocks forgotten because a bound was reached.
+        evicted: u64,
+        /// A bound has made it forget blocks that its engine may still hold.
+        partial: bool,
+        /// More groups were noted than there is room for.
+        too_many_groups: bool,
+    },
+    /// A group that was seen.
+    Group {
+        /// Which.
+        group: Group,
+        /// What was noted of it: its rule, and its block size in tokens.
+        note: Option<(GroupRule, u32)>,
+    },
+    /// A block of a prefix group, on one tier.
+    Block {
+        /// Its engine's name for it, and its content. One name may come several times: on other tiers, in other
+        /// groups, at other places.
+        block: Block,
+        /// The block before it, whether that is held or not; `None` for block 0.
+        parent: Option<PrefixHash>,
+        /// What its chain is hashed under.
+        seed: Seed,
+        /// Where it lies.
+        tier: Tier,
+        /// In which group.
+        group: Group,
+        /// How many copies of it; 0 where the name's copies on this tier were told with another of its places.
+        copies: u32,
+    },
+    /// A block of another group, on one tier.
+    Other {
+        /// The group.
+        group: Group,
+        /// Its engine's name for it.
+        engine: EngineHash,
+        /// Where it lies.
+        tier: Tier,
+        /// How many copies of it.
+        copies: u32,
+    },
+}
+
 /// Why the index refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum IndexError {
@@ -168,6 +219,9 @@ pub enum IndexError {
         /// The one that came.
         got: Grid,
     },
+    /// What is to be restored is not what an export says.
+    #[error("this is no export of a rank")]
+    NotAnExport,
     /// No more ranks can be registered.
     #[error("more than {max} ranks")]
     TooManyRanks {
@@ -193,6 +247,7 @@ impl IndexError {
         match self {
             Self::WorkerGone => "worker_gone",
             Self::GridConflict { .. } => "block_size_conflict",
+            Self::NotAnExport => "not_an_export",
             Self::TooManyRanks { .. } => "too_many_ranks",
         }
     }

@@ -6,6 +6,8 @@
 use crate::block::{Group, GroupRule, Tier};
 use crate::wire::{Kind, Stored};
 
+use super::memory::GroupMemory;
+
 /// Groups that one rank may have.
 const MAX_GROUPS: usize = 64;
 
@@ -99,6 +101,28 @@ impl Groups {
         noted.map(|known| (known.group, known.rule, known.block_size))
     }
 
+    /// What is remembered: each group, and the widest window of those without a kind.
+    pub(super) fn memory(&self) -> (Vec<GroupMemory>, u32) {
+        let groups = self.known.iter().map(|known| GroupMemory {
+            group: known.group,
+            rule: known.rule,
+            block_size: known.block_size,
+            bare_window: known.bare_window,
+        });
+        (groups.collect(), self.widest)
+    }
+
+    /// The groups that were remembered.
+    pub(super) fn recall(groups: &[GroupMemory], widest: u32) -> Self {
+        let known = groups.iter().take(MAX_GROUPS).map(|memory| Known {
+            group: memory.group,
+            rule: memory.rule,
+            block_size: memory.block_size,
+            bare_window: memory.bare_window,
+        });
+        Self { known: known.collect(), widest }
+    }
+
     fn narrow_all(&mut self) {
         for known in &mut self.known {
             if let Some(tokens) = known.bare_window {
@@ -115,6 +139,16 @@ impl Groups {
 // === impl Media ===
 
 impl Media {
+    /// The names, in the order of their tiers.
+    pub(super) fn memory(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    /// The media that were remembered.
+    pub(super) fn recall(names: &[String]) -> Self {
+        Self { names: names.iter().take(Tier::OTHERS).cloned().collect() }
+    }
+
     /// The tier of a medium that has no tier of its own among the known ones; `None` where a rank has named too
     /// many of them.
     pub(super) fn tier(&mut self, name: &str) -> Option<Tier> {

@@ -16,18 +16,21 @@
 //!   matches ([`groups`]).
 //! * Orphans wait, bounded, and never become roots ([`orphans`]).
 //! * Engines whose names are not chained are found out and read with suspicion ([`naming`]).
+//! * What was learned can be taken out and put back ([`memory`]), so that a restart need not learn it again.
 //!
 //! Invariant: what the index holds for the rank is never more than what the engine announced and has not taken
 //! back. Whatever cannot be placed is dropped and counted by reason ([`Normalizer::dropped`]).
 
 mod groups;
 mod keys;
+mod memory;
 mod naming;
 mod orphans;
 mod reason;
 mod store;
 mod worker;
 
+pub use memory::{GroupMemory, Memory, NamingMemory};
 pub use orphans::OrphanLimits;
 pub use reason::Reason;
 pub use worker::{Applied, Normalizer, Options};

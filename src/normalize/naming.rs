@@ -12,6 +12,8 @@ use std::collections::HashSet;
 
 use crate::hash::EngineHash;
 
+use super::memory::NamingMemory;
+
 /// How an engine names blocks, as far as its events have shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum Naming {
@@ -35,6 +37,36 @@ pub(super) struct Suspicion {
     nil_is_root: bool,
     doubtful: HashSet<EngineHash>,
     overflowed: bool,
+}
+
+// === impl Naming ===
+
+impl Naming {
+    /// What is remembered of it.
+    pub(super) fn memory(&self) -> NamingMemory {
+        match self {
+            Self::Unknown => NamingMemory::Unknown,
+            Self::Chained => NamingMemory::Chained,
+            Self::Unchained(suspicion) => NamingMemory::Unchained {
+                nil_is_root: suspicion.nil_is_root,
+                doubtful: suspicion.doubtful.iter().copied().collect(),
+                overflowed: suspicion.overflowed,
+            },
+        }
+    }
+
+    /// The naming that was remembered.
+    pub(super) fn recall(memory: &NamingMemory) -> Self {
+        match memory {
+            NamingMemory::Unknown => Self::Unknown,
+            NamingMemory::Chained => Self::Chained,
+            NamingMemory::Unchained { nil_is_root, doubtful, overflowed } => Self::Unchained(Suspicion {
+                nil_is_root: *nil_is_root,
+                doubtful: doubtful.iter().copied().collect(),
+                overflowed: *overflowed,
+            }),
+        }
+    }
 }
 
 // === impl Suspicion ===

@@ -266,7 +266,9 @@ impl Reader {
                 Ok(())
             }
             Err(IndexError::GridConflict { have, .. }) => Err(have),
-            Err(IndexError::WorkerGone | IndexError::TooManyRanks { .. }) => Err(self.grid.unwrap_or(grid)),
+            Err(IndexError::WorkerGone | IndexError::NotAnExport | IndexError::TooManyRanks { .. }) => {
+                Err(self.grid.unwrap_or(grid))
+            }
         }
     }
 

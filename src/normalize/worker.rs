@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::block::{Grid, Group, GroupRule, Tier};
 use crate::hash::EngineHash;
-use crate::index::{Block, IndexError, RankWriter, Tx};
+use crate::index::{Block, Exported, IndexError, RankWriter, Tx};
 use crate::wire::{Batch, Event, Medium, Removed, Stored};
 use crate::worker::{RankId, Stamp};
 
 use super::groups::{Groups, Media};
+use super::memory::Memory;
 use super::naming::Naming;
 use super::orphans::{OrphanLimits, Orphans};
 use super::reason::Reason;
@@ -53,7 +54,7 @@ pub(super) struct Reader {
     pub(super) grid: Option<Grid>,
     pub(super) conflict: Option<(Grid, Grid)>,
     pub(super) groups: Groups,
-    media: Media,
+    pub(super) media: Media,
     pub(super) naming: Naming,
     /// The group whose blocks name content: the first full-attention one that stored.
     pub(super) prefix_group: Option<Group>,
@@ -144,16 +145,46 @@ impl Normalizer {
             applied.events += 1;
         }
         applied.orphans = self.reader.orphans.waiting();
-        applied.degraded = match &self.reader.naming {
-            Naming::Unchained(_) => Some(
-                "the engine names a block by its own tokens alone, so equal blocks of two prompts cannot be told apart",
-            ),
-            Naming::Unknown | Naming::Chained => None,
-        };
+        applied.degraded = self.reader.degraded();
         applied.conflict = self.reader.conflict;
         before(&applied);
         tx.commit(stamp);
         Ok(applied)
+    }
+
+    /// Why this engine's events cannot be exact, in a sentence, if they have shown that.
+    pub fn degraded(&self) -> Option<&'static str> {
+        self.reader.degraded()
+    }
+
+    /// What was learned of this engine; `None` while blocks wait for their parents, since they would be lost.
+    pub fn memory(&self) -> Option<Memory> {
+        self.reader.orphans.is_empty().then(|| self.reader.memory())
+    }
+
+    /// Takes back some of what was held. Nothing of it is published under a stamp yet: tell all of it, then
+    /// [`Normalizer::restored`].
+    ///
+    /// # Errors
+    /// Those of [`Tx::restore`].
+    pub fn restore(&mut self, pieces: &[Exported]) -> Result<(), IndexError> {
+        let mut tx = self.writer.begin()?;
+        pieces.iter().try_for_each(|piece| tx.restore(piece))
+    }
+
+    /// All that was held is back, as of `stamp`; and this is what was known then.
+    ///
+    /// # Errors
+    /// [`IndexError::WorkerGone`] once the rank was removed.
+    pub fn restored(&mut self, memory: &Memory, stamp: Stamp) -> Result<(), IndexError> {
+        self.writer.begin()?.commit(stamp);
+        self.reader.recall(memory);
+        Ok(())
+    }
+
+    /// Whether the configuration promises another block size than `grid` has.
+    pub fn refuses(&self, grid: Grid) -> bool {
+        self.reader.options.block_size.is_some_and(|promised| promised != grid.size())
     }
 
     /// Forgets all that the rank holds and all that was learned of its engine (a new epoch, a withdrawal), and
@@ -194,6 +225,16 @@ impl Normalizer {
 // === impl Reader ===
 
 impl Reader {
+    /// Why this engine's events cannot be exact, in a sentence, if they have shown that.
+    fn degraded(&self) -> Option<&'static str> {
+        match &self.naming {
+            Naming::Unchained(_) => Some(
+                "the engine names a block by its own tokens alone, so equal blocks of two prompts cannot be told apart",
+            ),
+            Naming::Unknown | Naming::Chained => None,
+        }
+    }
+
     pub(super) fn drop_blocks(&mut self, reason: Reason, n: u64) {
         if n > 0 {
             *self.dropped.entry(reason.word()).or_default() += n;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use super::error::{Known, QueryError};
 use super::request::{Prompt, Query};
@@ -70,18 +70,19 @@ struct Asked<'a> {
 /// What an entry says of a name that nobody has.
 pub(super) const NOBODY: &str = "no worker of this model has this name";
 
+/// What an entry says where a feed became live between the reading of its state and of what it holds.
+const BECAME_LIVE: &str = "the feed became live while it was asked: ask again";
+
 /// Asks the fleet.
 pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryError> {
     let asked = Asked::new(fleet, query)?;
     let grids = grids(fleet, query)?;
+    let live: Vec<_> = asked.entries.iter().map(|entry| entry.live_since()).collect();
     // Listed ranks come back whatever they hold, and with it why: a match that an unknown group cut to nothing is not
     // the same as nothing.
     let everybody = asked.filtered || query.min_blocks == 0;
     let candidates: Option<Vec<RankId>> = everybody.then(|| asked.entries.iter().map(|entry| entry.rank).collect());
 
-    // A feed is as good as its state before the match and after it, whichever is worse: what was matched while it was
-    // not live must not be called live because it has recovered since.
-    let before: Vec<_> = asked.entries.iter().map(|entry| Feed::doubt(entry)).collect();
     let mut found: Vec<(RankMatch, usize)> = Vec::new();
     let mut used = Vec::with_capacity(grids.len());
     let mut contents = Vec::new();
@@ -97,7 +98,7 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
     found.dedup_by_key(|(held, _)| held.rank);
 
     let mut ranks = Vec::with_capacity(asked.entries.len());
-    for (entry, doubt) in asked.entries.into_iter().zip(before) {
+    for (entry, live) in asked.entries.into_iter().zip(live) {
         let place = found.binary_search_by_key(&entry.rank, |(held, _)| held.rank);
         let hit = place.ok().and_then(|place| found.get(place)).copied();
         let matched = hit.map_or(0, |(held, _)| held.blocks);
@@ -114,7 +115,7 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
             }
         };
         let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);
-        let feed = Some(Feed::of(&entry, doubt));
+        let feed = Some(Feed::of(&entry, live));
         ranks.push(RankAnswer { who: Who::Rank(entry), grid, asked, held, feed });
     }
     ranks.extend(asked.nobody.into_iter().map(RankAnswer::nobody));
@@ -238,20 +239,14 @@ impl RankAnswer {
 // === impl Feed ===
 
 impl Feed {
-    /// Why the feed is not to be trusted now; `None` while it is live.
-    fn doubt(entry: &Entry) -> Option<(State, String)> {
+    /// Where the feed stands after a match, for which it was `live` before.
+    fn of(entry: &Entry, live: Option<SystemTime>) -> Self {
         let status = entry.status();
-        (status.state != State::Live).then(|| (status.state, status.why.clone()))
-    }
-
-    /// How far a match is to be trusted that began when the feed was in `doubt`.
-    fn of(entry: &Entry, doubt: Option<(State, String)>) -> Self {
-        let status = entry.status();
-        let (state, why) = match doubt {
-            Some(doubt) if status.state == State::Live => doubt,
-            _ => (status.state, status.why.clone()),
-        };
-        Self { state, why, last_heard: status.last_heard }
+        if status.state == State::Live && live != Some(status.since) {
+            // What was matched may be of the time before.
+            return Self { state: State::Replaying, why: BECAME_LIVE.to_owned(), last_heard: status.last_heard };
+        }
+        Self { state: status.state, why: status.why.clone(), last_heard: status.last_heard }
     }
 }
 

@@ -138,6 +138,8 @@ pub(super) fn rank_report(report: RankReport) -> v1::RankReport {
         replays: report.replay_outcomes,
         resets: report.resets,
         dropped: report.dropped,
+        snapshots: report.snapshots,
+        snapshots_refused: report.snapshots_refused,
     }
 }
 
@@ -182,6 +184,8 @@ pub fn report_of(message: v1::RankReport) -> RankReport {
         replay_outcomes: message.replays,
         resets: message.resets,
         dropped: message.dropped,
+        snapshots: message.snapshots,
+        snapshots_refused: message.snapshots_refused,
         messages: message.messages,
         received_bytes: message.received_bytes,
         events: message.events,

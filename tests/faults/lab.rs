@@ -85,7 +85,9 @@ impl Lab {
         let witness = Witness::new(tap.eye().await, Arc::clone(&engine.truth), Arc::clone(&engine.prompts));
         let witness = Arc::new(Mutex::new(witness));
         let watching = CancellationToken::new();
-        let watch = tokio::spawn(watch(Arc::clone(&witness), watching.clone()));
+        // Some are watched without a pause, for what lasts only a moment.
+        let pause = if rng.u8(..12) == 0 { Duration::ZERO } else { Duration::from_millis(2) };
+        let watch = tokio::spawn(watch(Arc::clone(&witness), pause, watching.clone()));
         if world.bind {
             live.lead_to(Some(tap.listening().await));
         }
@@ -365,10 +367,14 @@ impl Lab {
     }
 }
 
-async fn watch(witness: Arc<Mutex<Witness>>, watching: CancellationToken) -> Result<(), String> {
+async fn watch(witness: Arc<Mutex<Witness>>, pause: Duration, watching: CancellationToken) -> Result<(), String> {
     while !watching.is_cancelled() {
         witness.lock().await.look().await?;
-        sleep(Duration::from_millis(2)).await;
+        if pause.is_zero() {
+            tokio::task::yield_now().await;
+        } else {
+            sleep(pause).await;
+        }
     }
     Ok(())
 }

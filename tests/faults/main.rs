@@ -6,7 +6,8 @@
 //! give back what is missing, else by the next clear.
 //!
 //! A schedule follows from its seed alone, up to the timing of sockets. One seed again:
-//! `KVTAP_FAULT_SEED=7 cargo test --test faults`; more of them: `KVTAP_FAULT_SCHEDULES=5000 cargo test --test faults`.
+//! `KVTAP_FAULT_SEED=7 cargo test --test faults`; more of them: `make soak`, or `KVTAP_FAULT_SCHEDULES=5000
+//! KVTAP_FAULT_FIRST=1000 cargo test --test faults`, where the second is the first seed.
 
 mod engine;
 mod lab;
@@ -18,6 +19,7 @@ mod schedule;
 mod tap;
 mod witness;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,9 +31,6 @@ use tokio::time::timeout;
 use lab::{Healed, Lab, Outcome};
 use peer::Peer;
 use schedule::World;
-
-/// Schedules that run at a time: most of the time they wait.
-const AT_ONCE: usize = 60;
 
 /// libzmq processes that share the engines.
 const PEERS: usize = 2;
@@ -56,7 +55,8 @@ async fn run_one(seed: u64, server: bool, peer: Arc<Peer>) -> Result<Outcome, St
     }
 }
 
-async fn run(seeds: impl Iterator<Item = u64>, server: bool, at_once: usize) {
+/// `at_once` schedules run at a time: most of the time they wait.
+async fn run(seeds: Range<u64>, server: bool, at_once: usize) {
     let peers: Vec<_> = (0..PEERS).map(|_| Arc::new(Peer::start())).collect();
     let room = Arc::new(Semaphore::new(at_once));
     let mut running = JoinSet::new();
@@ -109,18 +109,21 @@ fn report(healed: &[(Outcome, u64)]) {
     }
 }
 
+/// The seeds that are asked for; else so many, from 0 on.
+fn seeds(schedules: u64, share: u64) -> Range<u64> {
+    if let Some(seed) = number("KVTAP_FAULT_SEED") {
+        return seed..seed + 1;
+    }
+    let first = number("KVTAP_FAULT_FIRST").unwrap_or(0);
+    first..first + number("KVTAP_FAULT_SCHEDULES").map_or(schedules, |asked| asked.div_ceil(share))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_feed_holds_what_its_engine_holds_whatever_went_wrong_and_heals_when_it_stops() {
-    match number("KVTAP_FAULT_SEED") {
-        Some(seed) => run(std::iter::once(seed), false, 1).await,
-        None => run(0..number("KVTAP_FAULT_SCHEDULES").unwrap_or(120), false, AT_ONCE).await,
-    }
+    run(seeds(120, 1), false, 60).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_does_every_answer_of_a_server() {
-    match number("KVTAP_FAULT_SEED") {
-        Some(seed) => run(std::iter::once(seed), true, 1).await,
-        None => run(0..number("KVTAP_FAULT_SCHEDULES").map_or(8, |schedules| schedules.div_ceil(20)), true, 8).await,
-    }
+    run(seeds(8, 20), true, 8).await;
 }

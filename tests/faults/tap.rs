@@ -12,14 +12,13 @@ use kvtap::feed::zmq::{Endpoint, Heartbeat, Mode, ReplayOptions, SubOptions};
 use kvtap::feed::{Feed, Options};
 use kvtap::index::{self, Copies, Index};
 use kvtap::normalize;
-use kvtap::proto::v1;
 use kvtap::proto::v1::query_service_client::QueryServiceClient;
 use kvtap::wire::Dialect;
 use kvtap::worker::Identity;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 
 use crate::schedule::World;
@@ -29,8 +28,18 @@ use crate::witness::Eye;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub enum Tap {
-    Inside { feed: Feed, index: Arc<Index>, _board: Arc<Board> },
-    Server { _process: Child, client: QueryServiceClient<Channel>, worker: String, _folder: TempDir },
+    Inside {
+        feed: Feed,
+        index: Arc<Index>,
+        _board: Arc<Board>,
+    },
+    Server {
+        _process: Box<Child>,
+        client: QueryServiceClient<Channel>,
+        worker: String,
+        bound: SocketAddr,
+        _folder: TempDir,
+    },
 }
 
 impl Tap {
@@ -60,13 +69,14 @@ impl Tap {
             normalize: normalize::Options::default(),
             timing: Timing {
                 grace: world.grace,
-                recovery: Duration::from_secs(3),
+                recovery: Duration::from_secs(20),
                 first_retry: ms(10),
                 longest_retry: ms(100),
                 first_rebuild: ms(100),
                 longest_rebuild: ms(500),
             },
             limits: Limits { messages: world.waiting, ..Limits::default() },
+            snapshots: None,
         };
         let (index, board) = (Index::new(index::Limits::default()), Arc::new(Board::default()));
         let feed = Feed::spawn(options, &index, &board).expect("a feed");
@@ -76,7 +86,8 @@ impl Tap {
     /// `kvtap serve`, with one feed.
     pub async fn server(name: &str, world: &World, live: SocketAddr, replay: SocketAddr) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let endpoint = if world.bind { "tcp://127.0.0.1:0".to_owned() } else { format!("tcp://{live}") };
+        let bound = free_address();
+        let endpoint = format!("tcp://{}", if world.bind { bound } else { live });
         let replay = if world.replay { format!("tcp://{replay}") } else { String::new() };
         let grace = world.grace.map_or(86_400_000, |grace| grace.as_millis());
         let config = format!(
@@ -93,23 +104,27 @@ impl Tap {
         let mut process = Command::new(env!("CARGO_BIN_EXE_kvtap"))
             .args(["serve", "--config"])
             .arg(file)
+            // Settings of the tests are none of its own.
+            .env_clear()
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .expect("kvtap starts");
         let mut lines = BufReader::new(process.stderr.take().expect("a pipe")).lines();
+        let mut told = String::new();
         let address = loop {
-            let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("in time").expect("its output");
-            let line = line.expect("it lives");
+            let line = timeout(PATIENCE, lines.next_line()).await.expect("in time").expect("its output");
+            let line = line.unwrap_or_else(|| panic!("kvtap ended: {told}"));
             if let Some(address) = line.strip_prefix("grpc listening on ") {
                 break address.to_owned();
             }
+            told += &line;
         };
         // Nobody reads the rest, and nothing may wait for it.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let channel = Channel::from_shared(format!("http://{address}")).expect("an address").connect().await;
         let client = QueryServiceClient::new(channel.expect("it answers"));
-        Self::Server { _process: process, client, worker: name.to_owned(), _folder: folder }
+        Self::Server { _process: Box::new(process), client, worker: name.to_owned(), bound, _folder: folder }
     }
 
     pub async fn eye(&self) -> Eye {
@@ -123,17 +138,13 @@ impl Tap {
 
     /// Where a bound link listens.
     pub async fn listening(&self) -> SocketAddr {
+        let entry = match self {
+            Self::Inside { feed, .. } => feed.entry(),
+            Self::Server { bound, .. } => return *bound,
+        };
         let begun = Instant::now();
         loop {
-            let listening = match self {
-                Self::Inside { feed, .. } => feed.entry().status().listening.clone(),
-                Self::Server { client, .. } => {
-                    let answer = client.clone().list_workers(v1::ListWorkersRequest::default()).await;
-                    let reports = answer.expect("an answer").into_inner().workers;
-                    reports.first().map(|report| report.endpoint.clone()).filter(|endpoint| !endpoint.ends_with(":0"))
-                }
-            };
-            if let Some(listening) = listening {
+            if let Some(listening) = &entry.status().listening {
                 return listening.trim_start_matches("tcp://").parse().expect("an address");
             }
             assert!(begun.elapsed() < PATIENCE, "the link does not listen");
@@ -150,4 +161,10 @@ impl Tap {
 
 fn endpoint(address: SocketAddr) -> Endpoint {
     format!("tcp://{address}").parse().expect("an endpoint")
+}
+
+/// An address that nobody listens on. It is one of sixteen million, so that no other test takes it before it is used.
+fn free_address() -> SocketAddr {
+    let ip = std::net::Ipv4Addr::new(127, fastrand::u8(..), fastrand::u8(..), fastrand::u8(1..255));
+    std::net::TcpListener::bind((ip, 0)).and_then(|listener| listener.local_addr()).expect("a free port")
 }

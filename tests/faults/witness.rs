@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use kvtap::block::Grid;
-use kvtap::feed::status::{Entry, State};
+use kvtap::feed::status::Entry;
 use kvtap::hash::ContentHash;
 use kvtap::index::{Chain, Index, RankMatch};
 use kvtap::proto::v1;
@@ -83,7 +83,7 @@ impl Witness {
         let mut claims = Vec::new();
         match &mut self.eye {
             Eye::Inside { index, entry } => {
-                let Some(live) = live_since(entry) else { return claims };
+                let Some(live) = entry.live_since() else { return claims };
                 let grid = Grid::new(BLOCK as u64).expect("a grid");
                 let mut found: Vec<RankMatch> = Vec::new();
                 for (prompt, contents) in self.contents.iter().enumerate() {
@@ -99,7 +99,7 @@ impl Witness {
                         since: Some(live),
                     });
                 }
-                if live_since(entry) != Some(live) {
+                if entry.live_since() != Some(live) {
                     claims.clear();
                 }
             }
@@ -187,10 +187,4 @@ impl Witness {
             }
         }
     }
-}
-
-/// Since when a feed has been live; `None`: it is not.
-fn live_since(entry: &Entry) -> Option<SystemTime> {
-    let status = entry.status();
-    (status.state == State::Live).then_some(status.since)
 }

@@ -13,6 +13,8 @@ pub enum Step {
     Register { rank: u8, model: u8, copies: Copies },
     /// A rank goes; its writer is kept and tried again later.
     Unregister { rank: u8 },
+    /// What a rank holds is exported, carried through a fresh index, and restored after a reset.
+    Carry { rank: u8 },
     /// One transaction, of a rank that comes for it if need be. Without a commit its stamp is not published.
     Batch { rank: u8, ops: Vec<Op>, commit: bool },
 }
@@ -65,6 +67,8 @@ pub struct Profile {
     pub notes: u32,
     /// How often blocks are named otherwise than by chain, of 10.
     pub odd_names: u32,
+    /// How often what a rank holds is exported and restored, to 60 other steps.
+    pub carries: u32,
     pub steps: (usize, usize),
 }
 
@@ -75,7 +79,15 @@ impl Profile {
         prop::collection::vec(self.step(), self.steps.0..=self.steps.1)
     }
 
-    fn step(self) -> impl Strategy<Value = Step> {
+    fn step(self) -> BoxedStrategy<Step> {
+        let carry = (0..self.ranks).prop_map(|rank| Step::Carry { rank });
+        match self.carries {
+            0 => self.change().boxed(),
+            carries => prop_oneof![60 => self.change(), carries => carry].boxed(),
+        }
+    }
+
+    fn change(self) -> impl Strategy<Value = Step> {
         let rank = 0..self.ranks;
         let copies = prop_oneof![3 => Just(Copies::Count), 1 => Just(Copies::Set)];
         prop_oneof![

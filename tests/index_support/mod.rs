@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvtap::block::{Grid, Group};
 use kvtap::hash::{ContentHash, EngineHash, PrefixHash, Seed};
 use kvtap::index::model::{Model, ModelParent, Path};
-use kvtap::index::{Block, Chain, Copies, Index, IndexError, Limits, Parent, RankMatch, RankWriter};
+use kvtap::index::{Block, Chain, Copies, Exported, Index, IndexError, Limits, Parent, RankMatch, RankWriter};
 use kvtap::worker::{RankId, Stamp};
 
 pub use history::Profile;
@@ -32,6 +32,7 @@ pub struct World {
 /// One registration of a rank.
 struct Life {
     writer: RankWriter,
+    copies: Copies,
     used: Vec<EngineHash>,
     hybrid: bool,
 }
@@ -53,6 +54,8 @@ pub struct Tally {
     pub copies: usize,
     pub moved: usize,
     pub evicted: usize,
+    /// Pieces of blocks that were exported and restored.
+    pub carried: usize,
     /// Removals of a copy, of the last copy, of nothing.
     pub removed: [usize; 3],
 }
@@ -105,9 +108,10 @@ impl World {
                 let model = MODELS[*model as usize];
                 let writer = self.index.register(model, *copies).map_err(|e| e.to_string())?;
                 self.model.register(writer.rank(), model, *copies);
-                self.ranks.insert(*rank, Life { writer, used: Vec::new(), hybrid: false });
+                self.ranks.insert(*rank, Life { writer, copies: *copies, used: Vec::new(), hybrid: false });
             }
             Step::Unregister { rank } => self.unregister(*rank),
+            Step::Carry { rank } => self.carry(*rank)?,
             Step::Batch { rank, ops, commit } => {
                 if !self.ranks.contains_key(rank) {
                     self.step(&Step::Register { rank: *rank, model: 0, copies: Copies::Count })?;
@@ -122,6 +126,24 @@ impl World {
             same!(writer.begin().map(drop), Err::<(), _>(IndexError::WorkerGone), "a removed rank's writer");
         }
         Ok(())
+    }
+
+    /// The model is not told: nothing may have changed.
+    fn carry(&mut self, rank: u8) -> Check {
+        let Some(life) = self.ranks.get_mut(&rank) else { return Ok(()) };
+        let id = life.writer.rank();
+        let (pieces, stamp) = exported(&self.index, id)?;
+        self.tally.carried += pieces.iter().filter(|piece| matches!(piece, Exported::Block { .. })).count();
+
+        let fresh = Index::new(Limits { blocks_per_rank: usize::MAX, blocks_in_all: usize::MAX });
+        let mut writer = fresh.register(MODELS[0], life.copies).map_err(|e| e.to_string())?;
+        restore(&mut writer, &pieces, stamp)?;
+        same!(exported(&fresh, writer.rank())?, (pieces.clone(), stamp), "what a fresh index exports of {id:?}");
+
+        let mut tx = life.writer.begin().map_err(|e| e.to_string())?;
+        tx.reset();
+        drop(tx);
+        restore(&mut life.writer, &pieces, stamp)
     }
 
     fn unregister(&mut self, rank: u8) {
@@ -179,6 +201,21 @@ impl World {
     }
 }
 
+fn exported(index: &Index, rank: RankId) -> Check<(Vec<Exported>, Stamp)> {
+    let mut pieces = Vec::new();
+    let stamp = index.export(rank, &mut |piece| pieces.push(piece));
+    Ok((pieces, stamp.ok_or("the rank was removed")?))
+}
+
+fn restore(writer: &mut RankWriter, pieces: &[Exported], stamp: Stamp) -> Check {
+    let mut tx = writer.begin().map_err(|e| e.to_string())?;
+    for piece in pieces {
+        tx.restore(piece).map_err(|error| format!("{piece:?}: {error}"))?;
+    }
+    tx.commit(stamp);
+    Ok(())
+}
+
 fn compare_chain(
     (index, model): (&Index, &Model),
     name: &str,
@@ -206,7 +243,7 @@ pub fn run_together(histories: &[Vec<Step>]) -> Check {
         let id = writer.rank();
         let mut model = Model::new(limits, 0);
         model.register(id, MODELS[0], Copies::Count);
-        let mut life = Life { writer, used: Vec::new(), hybrid: false };
+        let mut life = Life { writer, copies: Copies::Count, used: Vec::new(), hybrid: false };
         let (mut paths, mut tally) = (Vec::new(), Tally::default());
         life.apply(n, &mut model, &[Op::Grid { size: 2 }], None, &mut paths, &mut tally)?;
         for (step, sequence) in history.iter().zip(1..) {

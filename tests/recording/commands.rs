@@ -152,6 +152,7 @@ async fn a_recording_gives_the_same_matches_in_an_index_and_on_sockets() {
         normalize: normalize::Options::default(),
         timing: Timing::default(),
         limits: Limits::default(),
+        snapshots: None,
     };
     let feed = Feed::spawn(options, &index, &board).unwrap();
     let deadline = Instant::now() + PATIENCE;

@@ -98,6 +98,7 @@ fn options(at: &FeedAt) -> Result<feed::Options, Failure> {
         normalize: normalize::Options::default(),
         timing: Timing::default(),
         limits: machine::Limits::default(),
+        snapshots: None,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::nouns::{Digest, Why};
+use super::nouns::{Digest, Past, Why};
 use crate::worker::Stamp;
 
 /// How many applied messages stay comparable. Live and replayed messages overlap by less than that, since what
@@ -62,6 +62,25 @@ pub(super) enum Seen {
 // === impl History ===
 
 impl History {
+    /// What another one was.
+    pub(super) fn resume(past: Past) -> Self {
+        let last = past.messages.last().map(|(sequence, _)| *sequence);
+        let skip = past.messages.len().saturating_sub(RING);
+        let ring = past.messages.into_iter().skip(skip).collect();
+        Self { epoch: past.epoch.max(1), last, ring, ..Self::default() }
+    }
+
+    /// Nothing yet, of an epoch with this number.
+    pub(super) fn begin_at(epoch: u64) -> Self {
+        Self { epoch, ..Self::default() }
+    }
+
+    /// What another one can go on from, if nothing is missing.
+    pub(super) fn past(&self) -> Option<Past> {
+        let whole = self.last.is_some() && self.flaw().is_none();
+        whole.then(|| Past { epoch: self.epoch, messages: self.ring.iter().copied().collect() })
+    }
+
     pub(super) fn last(&self) -> Option<u64> {
         self.last
     }
@@ -132,6 +151,11 @@ impl History {
     /// No replay will ever fill the holes of this epoch.
     pub(super) fn give_up_repair(&mut self) {
         self.beyond_repair = true;
+    }
+
+    /// A replay broke off, so nobody knows what it would have brought: perhaps a clear after the holes.
+    pub(super) fn hope_for_repair(&mut self) {
+        self.beyond_repair = false;
     }
 
     /// Whether there is something to repair, and hope.

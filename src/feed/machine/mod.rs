@@ -32,6 +32,8 @@
 //! * **Restart.** A live number that does not rise is the same message twice (its digest says so) or a restart.
 //!   Without a replay endpoint a reconnection cannot be proven: the feed is incomplete until a clear or a lower
 //!   number.
+//! * **Our own restart** is a broken link to the machine: [`Machine::resume`] goes on from the [`Past`] of another
+//!   machine, which is proven like that of a reconnection, and withdrawn like it where the engine stays away.
 //! * **Silence is not death.** Only a broken link ends `live`; only the grace withdraws blocks.
 
 mod buffer;
@@ -53,7 +55,7 @@ use super::status::State;
 use crate::wire::frames::END_OF_REPLAY;
 
 pub use self::buffer::Limits;
-pub use self::nouns::{Cause, Command, Counters, Digest, Failure, Input, Message, Outcome, Timer, Why};
+pub use self::nouns::{Cause, Command, Counters, Digest, Failure, Input, Message, Outcome, Past, Timer, Why};
 pub use self::recovery::{MAX_ROUNDS, MAX_VAIN};
 
 /// One feed.
@@ -120,6 +122,28 @@ impl<P> Machine<P> {
         }
     }
 
+    /// A feed that was followed before, up to `past`, and has a replay endpoint. What `past` led to is held, and not
+    /// live before it is proven.
+    ///
+    /// The first commands to carry out are appended to `out`.
+    pub fn resume(past: Past, limits: Limits, out: &mut VecDeque<Command<P>>) -> Self {
+        let mut machine = Self { history: History::resume(past), ..Self::new(true, limits) };
+        // An engine that is not there is not waited for longer than one that went away.
+        out.push_back(Command::Arm(Timer::Grace, 0));
+        machine.report(out.len(), out);
+        machine
+    }
+
+    /// The same feed for a first connection, whose first epoch is `epoch`: numbers before it were used.
+    pub fn begin_at(epoch: u64, replayable: bool, limits: Limits) -> Self {
+        Self { history: History::begin_at(epoch), ..Self::new(replayable, limits) }
+    }
+
+    /// What a later machine can go on from; `None` where nothing was applied, or not everything.
+    pub fn past(&self) -> Option<Past> {
+        self.history.past()
+    }
+
     /// What was last reported.
     pub fn state(&self) -> (State, Why) {
         self.reported
@@ -146,6 +170,11 @@ impl<P> Machine<P> {
             Input::Cleared(stamp) => self.history.clear(stamp),
             Input::Spoiled(stamp) => self.history.spoil(stamp),
         }
+        self.report(before, out);
+    }
+
+    /// Reports a changed verdict: before what stands in `out` from `before` on, where it ends `live`, else after it.
+    fn report(&mut self, before: usize, out: &mut Out<P>) {
         let verdict = self.verdict();
         if verdict != self.reported {
             let at = if self.reported.0 == State::Live { before } else { out.len() };
@@ -156,6 +185,7 @@ impl<P> Machine<P> {
 
     fn verdict(&self) -> (State, Why) {
         match self.link {
+            Link::Never if self.history.last().is_some() => return (State::Replaying, Why::Restored),
             Link::Never => return (State::Connecting, Why::NeverConnected),
             Link::Down => return (State::Connecting, Why::Disconnected),
             Link::Gone => return (State::Gone, Why::GraceOver),
@@ -209,7 +239,7 @@ impl<P> Machine<P> {
 
     fn fired(&mut self, timer: Timer, out: &mut Out<P>) {
         match timer {
-            Timer::Grace if self.link == Link::Down => {
+            Timer::Grace if matches!(self.link, Link::Down | Link::Never) => {
                 self.begin(Cause::GraceExpired, out);
                 self.link = Link::Gone;
             }

@@ -26,6 +26,15 @@ pub struct Message<P> {
     pub payload: P,
 }
 
+/// What of one epoch was applied, without a hole and without a doubt: what a machine can go on from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Past {
+    /// The epoch.
+    pub epoch: u64,
+    /// The last messages that were applied, at least one, by sequence number; the last of them was the last.
+    pub messages: Vec<(u64, Digest)>,
+}
+
 /// Something that happened to a feed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input<P> {
@@ -146,6 +155,8 @@ pub enum Why {
     Disconnected,
     /// Connecting: the link stands and nothing was published yet, as far as can be known.
     NoMessageYet,
+    /// Replaying: what was held before a restart of our own is back, and nothing proves yet that it still is.
+    Restored,
     /// Replaying: a first connection.
     LateJoin,
     /// Replaying: the link came back.
@@ -201,6 +212,15 @@ pub struct Counters {
     pub replays: [u64; Outcome::ALL.len()],
     /// Epochs that ended, by [`Cause::index`].
     pub resets: [u64; Cause::ALL.len()],
+}
+
+// === impl Past ===
+
+impl Past {
+    /// The epoch and the last message.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { epoch: self.epoch, sequence: self.messages.last().map(|(sequence, _)| *sequence) }
+    }
 }
 
 // === impl Digest ===
@@ -304,6 +324,7 @@ impl Why {
             Self::NeverConnected => "not connected yet",
             Self::Disconnected => "the link to the engine broke",
             Self::NoMessageYet => "connected, no message yet",
+            Self::Restored => "restored from a snapshot, not proven yet to be of the same engine process",
             Self::LateJoin => "connected, asking for what was published before",
             Self::Reconnected => "reconnected, proving that it is the same engine process",
             Self::Gap => "messages are missing, asking for them",

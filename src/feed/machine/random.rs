@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use fastrand::Rng;
 
-use super::{Cause, Command, Digest, Failure, Input, Limits, Machine, Message, Timer, Why};
+use super::{Cause, Command, Digest, Failure, Input, Limits, Machine, Message, Past, Timer, Why};
 use crate::feed::status::State;
 use crate::worker::Stamp;
 
@@ -42,6 +42,8 @@ struct Faults {
     overflows: u32,
     doubles: u32,
     clears: u32,
+    /// Restarts of the machine, from some snapshot.
+    resumes: u32,
     kept: usize,
     endpoint: bool,
 }
@@ -69,6 +71,10 @@ struct World {
     state: (State, Why),
     timers: Vec<Timer>,
     asks: u64,
+    limits: Limits,
+    /// What a machine could go on from at some time, with what was applied then.
+    pasts: Vec<(Past, Vec<Truth>)>,
+    resumed: u64,
     /// The last inputs, shown when a schedule fails.
     trace: VecDeque<Input<Truth>>,
 }
@@ -109,6 +115,9 @@ impl World {
             state: (State::Connecting, Why::NeverConnected),
             timers: Vec::new(),
             asks: 0,
+            limits,
+            pasts: Vec::new(),
+            resumed: 0,
             trace: VecDeque::new(),
         }
     }
@@ -230,6 +239,10 @@ impl World {
         }
         self.trace.push_back(input.clone());
         self.machine.handle(input, &mut self.commands);
+        self.obey();
+    }
+
+    fn obey(&mut self) {
         while let Some(command) = self.commands.pop_front() {
             match command {
                 Command::Apply { stamp, payload } => self.apply(stamp, payload),
@@ -277,11 +290,52 @@ impl World {
         }
     }
 
+    /// Takes a snapshot, if there is anything to take.
+    fn save(&mut self) {
+        if let Some(past) = self.machine.past() {
+            self.check_held();
+            self.pasts.push((past, self.applied.clone()));
+        }
+    }
+
+    /// The machine's process restarts. It finds its last snapshot, or an older one: what was written last may have
+    /// been lost, and with it the epochs since.
+    fn resume(&mut self) {
+        if self.pasts.is_empty() || !self.faults.endpoint {
+            return;
+        }
+        let back = if self.rng.bool() { 0 } else { self.rng.usize(0..self.pasts.len()) };
+        let (past, applied) = self.pasts[self.pasts.len() - 1 - back].clone();
+        self.up = false;
+        self.newest = None;
+        self.link.clear();
+        self.replay.clear();
+        (self.asked, self.answering) = (None, false);
+        self.timers.clear();
+        (self.epoch, self.applied) = (past.epoch, applied);
+        self.resumed += 1;
+        self.machine = Machine::resume(past, self.limits, &mut self.commands);
+        assert_eq!(self.machine.state(), (State::Replaying, Why::Restored));
+        assert!(self.commands.contains(&Command::Arm(Timer::Grace, 0)), "an absent engine is not waited for for ever");
+        self.obey();
+        if self.rng.bool() {
+            self.connect();
+        }
+    }
+
     /// While live: from the last clear on, or from number 0, everything that one life published, and of that only.
     fn check(&self) {
         if self.state.0 != State::Live {
             return;
         }
+        self.check_held();
+        let Some(last) = self.applied.last() else { return };
+        if self.link.is_empty() && self.up && self.newest.is_some_and(|newest| newest.life == self.life) {
+            assert_eq!(last.life, self.life, "all was heard, and live on a dead engine's messages");
+        }
+    }
+
+    fn check_held(&self) {
         let Some(last) = self.applied.last() else { return };
         let begin = self.applied.iter().rposition(|truth| truth.clears).unwrap_or(0);
         let held = &self.applied[begin..];
@@ -290,9 +344,6 @@ impl World {
         for (expected, truth) in (first..).zip(held) {
             assert_eq!(truth.life, last.life, "live with messages of two lives: {held:?}");
             assert_eq!(truth.sequence, expected, "live with a hole");
-        }
-        if self.link.is_empty() && self.up && self.newest.is_some_and(|newest| newest.life == self.life) {
-            assert_eq!(last.life, self.life, "all was heard, and live on a dead engine's messages");
         }
     }
 
@@ -317,6 +368,14 @@ impl World {
             96 => {
                 if self.percent(self.faults.hidden_restarts) {
                     self.restart();
+                }
+            }
+            97 => {
+                if self.percent(self.faults.resumes) {
+                    match self.rng.u8(0..4) {
+                        0 => self.resume(),
+                        _ => self.save(),
+                    }
                 }
             }
             _ => {
@@ -363,6 +422,7 @@ impl Faults {
             overflows: 0,
             doubles: 0,
             clears: 0,
+            resumes: 0,
             kept: usize::MAX,
             endpoint: true,
         }
@@ -382,6 +442,7 @@ impl Faults {
             overflows: rare(10),
             doubles: rare(10),
             clears: rare(5),
+            resumes: rare(100),
             kept: if rare(1) == 0 { usize::MAX } else { 1 + rare(60) as usize },
             endpoint: rare(9) < 8,
         }
@@ -397,6 +458,7 @@ fn message(truth: Truth) -> Message<Truth> {
 fn live_means_all_of_one_life_whatever_happens() {
     let mut lives = 0;
     let mut live = 0u64;
+    let mut resumed = 0;
     for seed in 0..4_000 {
         let faults = Faults::some(&mut Rng::with_seed(seed));
         let mut world = World::new(seed, faults);
@@ -405,8 +467,10 @@ fn live_means_all_of_one_life_whatever_happens() {
             live += u64::from(world.state.0 == State::Live && !world.applied.is_empty());
         }
         lives += world.life;
+        resumed += world.resumed;
     }
     assert!(lives > 4_000, "the schedules restart the engine: {lives}");
+    assert!(resumed > 500, "machines restart: {resumed}");
     assert!(live > 200_000, "the machine is not just never live: {live}");
 }
 
@@ -425,6 +489,40 @@ fn once_faults_stop_a_feed_whose_replay_reaches_back_is_live_again() {
         assert_eq!(world.state.0, State::Live, "seed {seed}: {:?}", world.state);
         assert_eq!(sequences, world.published[world.life as usize], "seed {seed}");
     }
+}
+
+#[test]
+fn a_machine_that_restarts_goes_on_with_the_same_life_and_begins_anew_with_another() {
+    let mut same = 0;
+    for seed in 0..600 {
+        let faults = Faults { link_drops: 10, breaks: 50, overflows: 3, doubles: 5, ..Faults::none() };
+        let mut world = World::new(seed, faults);
+        for _ in 0..200 {
+            world.step();
+        }
+        world.save();
+        let mut restarted = false;
+        for _ in 0..world.rng.usize(0..60) {
+            world.publish();
+            // A restart that comes late has the new life's numbers pass the old one's.
+            if !restarted && seed % 2 == 1 && world.rng.u8(0..4) == 0 {
+                world.restart();
+                restarted = true;
+            }
+        }
+        if world.pasts.is_empty() {
+            continue;
+        }
+        world.resume();
+        let epoch = world.epoch;
+        world.calm();
+        assert_eq!(world.state, (State::Live, Why::Whole), "seed {seed}");
+        assert_eq!(world.epoch == epoch, !restarted, "seed {seed}: {epoch}, now {}", world.epoch);
+        let sequences: Vec<_> = world.applied.iter().map(|truth| truth.sequence).collect();
+        assert_eq!(sequences, world.published[world.life as usize], "seed {seed}");
+        same += u64::from(!restarted);
+    }
+    assert!((200..500).contains(&same), "{same}");
 }
 
 #[test]

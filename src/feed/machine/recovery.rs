@@ -313,6 +313,9 @@ impl<P> Machine<P> {
         }
         self.join = Join::Proven;
         self.end_recovery(out);
+        if why == Why::ReplayFailed {
+            self.history.hope_for_repair();
+        }
         if self.history.repairable() {
             out.push_back(Command::Arm(Timer::Rebuild, self.rebuilds));
             self.rebuilds = self.rebuilds.saturating_add(1);

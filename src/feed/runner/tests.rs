@@ -46,19 +46,8 @@ struct Stand {
 
 impl Stand {
     fn new(replay: bool) -> Self {
-        let index = Index::new(index::Limits::default());
-        let writer = index.register("m", Copies::Count).expect("room for a rank");
-        let identity =
-            Identity { worker: "w".into(), address: "".into(), aliases: Arc::new([]), model: "m".into(), rank: 0 };
-        let replay = replay.then(|| "tcp://replay".to_owned());
-        let entry = Arc::new(Entry::new(writer.rank(), identity, "tcp://live".to_owned(), replay, "auto"));
-        let (events, script) = mpsc::unbounded_channel();
-        let (asks, asked) = mpsc::unbounded_channel();
-        let source = Script { events: script, asked: asks };
-        let normalizer = Normalizer::new(writer, normalize::Options::default());
+        let (runner, index, entry, events, asked) = idle(replay);
         let cancel = CancellationToken::new();
-        let runner =
-            Runner::new(source, normalizer, Arc::clone(&entry), Dialect::Auto, Timing::default(), Limits::default());
         let runner = tokio::spawn(runner.run(cancel.clone()));
         Self { index, entry, events, asked, cancel, runner }
     }
@@ -99,6 +88,25 @@ impl Stand {
         self.index.match_chain("m", grid, Chain::Content(&contents), None, &mut matches);
         matches.first().map_or(0, |found| found.blocks)
     }
+}
+
+/// A runner that does not run yet, and what it reads and writes.
+fn idle(
+    replay: bool,
+) -> (Runner<Script>, Arc<Index>, Arc<Entry>, mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<u64>) {
+    let index = Index::new(index::Limits::default());
+    let writer = index.register("m", Copies::Count).expect("room for a rank");
+    let identity =
+        Identity { worker: "w".into(), address: "".into(), aliases: Arc::new([]), model: "m".into(), rank: 0 };
+    let replay = replay.then(|| "tcp://replay".to_owned());
+    let entry = Arc::new(Entry::new(writer.rank(), identity, "tcp://live".to_owned(), replay, "auto"));
+    let (events, script) = mpsc::unbounded_channel();
+    let (asks, asked) = mpsc::unbounded_channel();
+    let source = Script { events: script, asked: asks };
+    let normalizer = Normalizer::new(writer, normalize::Options::default());
+    let runner =
+        Runner::new(source, normalizer, Arc::clone(&entry), Dialect::Auto, Timing::default(), Limits::default());
+    (runner, index, entry, events, asked)
 }
 
 /// A batch of one event in positional form, as if published at `time`.
@@ -248,6 +256,18 @@ async fn a_message_that_cannot_be_read_costs_that_message_and_the_feed_says_so_u
     stand.live(3, cleared(0));
     stand.until_state(State::Live).await;
     assert_eq!(stand.blocks(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_cannot_be_read_is_not_even_for_a_moment_part_of_a_live_feed() {
+    let (mut runner, _index, entry, _events, _asked) = idle(false);
+    runner.machine.handle(Input::Connected, &mut runner.commands);
+    runner.machine.handle(Input::Live(message(0, &Bytes::from_static(b"\xc1"))), &mut runner.commands);
+    while let Some(command) = runner.commands.pop_front() {
+        runner.execute(command).expect("the rank is there");
+        assert_ne!(entry.status().state, State::Live);
+    }
+    assert_eq!(entry.status().state, State::Incomplete);
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,6 +85,15 @@ impl Ages {
         None
     }
 
+    /// Every block of a hold and when it was stored, the oldest first.
+    pub(super) fn standing(&self, holds: &Holds) -> impl Iterator<Item = (Moment, Spot)> {
+        self.entries.iter().enumerate().skip(self.front).flat_map(move |(moment, packed)| {
+            let (moment, entry) = (moment as Moment, unpack(*packed));
+            let spots = (entry.from..entry.from + entry.blocks).map(move |block| Spot { hold: entry.hold, block });
+            spots.filter(move |spot| holds.stands_since(*spot, moment)).map(move |spot| (moment, spot))
+        })
+    }
+
     /// Whether a sweep is due.
     #[inline]
     pub(super) fn is_long(&self) -> bool {

@@ -50,17 +50,14 @@ impl Apart<'_> {
         blocks: &[Block],
         outcome: &mut StoreOutcome,
     ) -> Option<(u32, u32)> {
-        if self.rank.ordinary == 0 && tier == Tier::Device {
-            self.rank.home = group;
-            self.odd.home = group;
-        }
+        self.choose_home(tier, group);
         let mut segments = Vec::new();
         for block in blocks {
             segments.clear();
             self.forest.as_deref_mut()?.locate(self.seat, last, std::slice::from_ref(block), &mut segments);
             let segment = segments.first()?;
             let at = (segment.run, segment.from);
-            match self.store_block(block, at, seed, tier, group) {
+            match self.store_block(block, at, seed, tier, group, 1) {
                 Stored::Added => outcome.added += 1,
                 Stored::Copy => outcome.copies += 1,
                 Stored::Moved => outcome.moved += 1,
@@ -71,9 +68,40 @@ impl Apart<'_> {
         last
     }
 
-    fn store_block(&mut self, block: &Block, at: (u32, u32), seed: Seed, tier: Tier, group: Group) -> Stored {
+    /// Stores a block of an export at its place; how many went because a bound was reached.
+    pub(super) fn restore_block(
+        &mut self,
+        block: &Block,
+        at: (u32, u32),
+        seed: Seed,
+        tier: Tier,
+        group: Group,
+        copies: u32,
+    ) -> usize {
+        self.choose_home(tier, group);
+        self.store_block(block, at, seed, tier, group, copies);
+        self.keep_bounds()
+    }
+
+    /// While a rank has no ordinary name, the next block on the device says which group theirs is.
+    fn choose_home(&mut self, tier: Tier, group: Group) {
+        if self.rank.ordinary == 0 && tier == Tier::Device {
+            self.rank.home = group;
+            self.odd.home = group;
+        }
+    }
+
+    fn store_block(
+        &mut self,
+        block: &Block,
+        at: (u32, u32),
+        seed: Seed,
+        tier: Tier,
+        group: Group,
+        copies: u32,
+    ) -> Stored {
         let name = block.engine;
-        let is_plain = tier == Tier::Device && group == self.rank.home;
+        let is_plain = tier == Tier::Device && group == self.rank.home && copies == 1;
         let mut moved = false;
         if let Some((slot, spot)) = self.rank.spot(name) {
             let hold = self.rank.holds.get(spot.hold);
@@ -95,7 +123,7 @@ impl Apart<'_> {
         let stored = if is_plain && !self.odd.names.contains_key(&name) && self.put_ordinary(name, at, seed) {
             Stored::Added
         } else {
-            self.store_odd(block, at, seed, tier, group)
+            self.store_odd(block, at, seed, tier, group, copies)
         };
         if moved { Stored::Moved } else { stored }
     }
@@ -125,7 +153,15 @@ impl Apart<'_> {
         true
     }
 
-    fn store_odd(&mut self, block: &Block, at: (u32, u32), seed: Seed, tier: Tier, group: Group) -> Stored {
+    fn store_odd(
+        &mut self,
+        block: &Block,
+        at: (u32, u32),
+        seed: Seed,
+        tier: Tier,
+        group: Group,
+        copies: u32,
+    ) -> Stored {
         let spot = self.spot(at, seed);
         let moment = self.rank.ages.close();
         let stored = self.odd.moment(moment);
@@ -141,7 +177,7 @@ impl Apart<'_> {
         name.seed = seed;
         let all = name.piles.tiers();
         let put = name.places.put(spot, tier, all, stored);
-        let before = name.piles.add(tier, group, self.copies);
+        let before = name.piles.add(tier, group, self.copies, copies);
         let fresh = self.odd.names.len() > names;
         self.odd.forget_age(before_stored);
         self.odd.age(stored, Key::Name(block.engine));
@@ -156,7 +192,7 @@ impl Apart<'_> {
             self.odd.stands(spot, block.engine);
             self.weigh(1);
         }
-        self.count_copy(before);
+        self.count_copies(before, copies);
         if before == 0 { Stored::Added } else { Stored::Copy }
     }
 
@@ -177,14 +213,14 @@ impl Apart<'_> {
         let Places::One(spot) = odd.places else { return false };
         let before_stored = std::mem::replace(&mut odd.stored, stored);
         let new_tier = !odd.piles.tiers().has(tier);
-        let before = odd.piles.add(tier, group, self.copies);
+        let before = odd.piles.add(tier, group, self.copies, 1);
         self.odd.forget_age(before_stored);
         self.odd.age(stored, Key::Name(name));
         if new_tier {
             self.odd.by_tier[tier.index()] += 1;
             self.gain(spot, tier);
         }
-        self.count_copy(before);
+        self.count_copies(before, 1);
         true
     }
 
@@ -196,26 +232,33 @@ impl Apart<'_> {
                     || self.rank.spot(*form).is_some()
             };
             let hash = forms(*hash).find(is_known).unwrap_or(*hash);
-            let moment = self.rank.ages.close();
-            let stored = self.odd.moment(moment);
-            let others = self.odd.others.len();
-            let other = self.odd.others.entry((group, hash)).or_default();
-            let before_stored = std::mem::replace(&mut other.stored, stored);
-            let before = other.piles.add(tier, group, self.copies);
-            if self.odd.others.len() > others {
-                self.weigh(1);
-            } else {
-                self.odd.forget_age(before_stored);
-            }
-            self.odd.age(stored, Key::Other(group, hash));
-            self.count_copy(before);
-            self.keep_bounds();
+            self.hold_block(tier, group, hash, 1);
         }
     }
 
-    fn count_copy(&mut self, before: u32) {
-        if before > 0 && before < u32::MAX && self.copies == Copies::Count {
-            self.odd.extra_copies += 1;
+    /// Holds a block of exactly this name; how many went because a bound was reached.
+    pub(super) fn hold_block(&mut self, tier: Tier, group: Group, hash: EngineHash, copies: u32) -> usize {
+        let moment = self.rank.ages.close();
+        let stored = self.odd.moment(moment);
+        let others = self.odd.others.len();
+        let other = self.odd.others.entry((group, hash)).or_default();
+        let before_stored = std::mem::replace(&mut other.stored, stored);
+        let before = other.piles.add(tier, group, self.copies, copies);
+        if self.odd.others.len() > others {
+            self.weigh(1);
+        } else {
+            self.odd.forget_age(before_stored);
+        }
+        self.odd.age(stored, Key::Other(group, hash));
+        self.count_copies(before, copies);
+        self.keep_bounds()
+    }
+
+    /// A pile of `before` copies got so many more: all but its very first are extra.
+    fn count_copies(&mut self, before: u32, copies: u32) {
+        if self.copies == Copies::Count {
+            let after = before.saturating_add(copies);
+            self.odd.extra_copies += u64::from(after.saturating_sub(1) - before.saturating_sub(1));
         }
     }
 
@@ -223,7 +266,7 @@ impl Apart<'_> {
     fn make_odd(&mut self, name: EngineHash, slot: SlotId, spot: Spot) {
         let Some(content) = self.content(spot) else { return };
         let mut piles = Piles::default();
-        piles.add(Tier::Device, self.rank.home, self.copies);
+        piles.add(Tier::Device, self.rank.home, self.copies, 1);
         let seed = self.rank.holds.get(spot.hold).seed;
         let moment = self.rank.ages.close();
         let stored = self.odd.moment(moment);
@@ -389,7 +432,7 @@ impl Apart<'_> {
     }
 
     /// The content at a spot.
-    fn content(&self, spot: Spot) -> Option<crate::hash::ContentHash> {
+    pub(super) fn content(&self, spot: Spot) -> Option<crate::hash::ContentHash> {
         let run = self.rank.holds.get(spot.hold).run;
         self.forest.as_deref()?.run(run).contents.get(spot.block as usize).copied()
     }

@@ -289,6 +289,7 @@ impl Hands<'_> {
         rank.ordinary = 0;
         rank.odd_names = 0;
         rank.partial = false;
+        rank.restoring = None;
         let weight = rank.weight;
         self.unweigh(weight);
     }

@@ -176,12 +176,20 @@ pub enum Exported {
         /// What was noted of it: its rule, and its block size in tokens.
         note: Option<(GroupRule, u32)>,
     },
+    /// A block that stands on the way to one that is told later: it is not held, or was stored again since. It is
+    /// told before anything behind it, once, and is nothing that is held.
+    Passed {
+        /// Its content.
+        content: ContentHash,
+        /// The block before it, told already; `None` for block 0.
+        parent: Option<PrefixHash>,
+    },
     /// A block of a prefix group, on one tier.
     Block {
         /// Its engine's name for it, and its content. One name may come several times: on other tiers, in other
         /// groups, at other places.
         block: Block,
-        /// The block before it, whether that is held or not; `None` for block 0.
+        /// The block before it, told already as a block or as passed; `None` for block 0.
         parent: Option<PrefixHash>,
         /// What its chain is hashed under.
         seed: Seed,

@@ -111,6 +111,20 @@ impl Forest {
         })
     }
 
+    /// The place before a place; `None` before block 0.
+    pub(super) fn before(&self, run: u32, block: u32) -> Option<(u32, u32)> {
+        match block.checked_sub(1) {
+            Some(before) => Some((run, before)),
+            None => Some(self.run(run)).filter(|run| run.parent != NONE).map(|run| (run.parent, run.parent_block)),
+        }
+    }
+
+    /// Whether a place that a former transaction found is there still, and is that of this prefix hash.
+    pub(super) fn is_at(&self, run: u32, block: u32, prefix: PrefixHash) -> bool {
+        let run = self.runs.get(run as usize).filter(|run| run.contents.len() > block as usize);
+        run.is_some_and(|run| run.prefix(block as usize) == prefix)
+    }
+
     pub(super) fn shape(&self) -> Shape {
         let live = self.runs.iter().filter(|run| !run.contents.is_empty());
         let blocks = live.map(|run| run.contents.len() as u64).sum();

@@ -33,6 +33,7 @@
 //!            ages: what was stored first             odd: whatever is out of the ordinary          own
 //!
 //! apply      the verbs, the short way    apart  the verbs, the long way    lookup  the match    groups  its rule
+//! carry      a rank's content out and back in
 //! model      the reference, apart from all this
 //! ```
 //!
@@ -58,6 +59,7 @@
 mod ages;
 mod apart;
 mod apply;
+mod carry;
 mod copies;
 mod cover;
 mod directory;
@@ -75,8 +77,8 @@ mod rank;
 mod seats;
 
 pub use door::{
-    Block, Chain, Copies, Found, IndexError, Limits, Parent, Place, RankMatch, RankScore, RankUsage, RemoveOutcome,
-    StoreOutcome,
+    Block, Chain, Copies, Exported, Found, IndexError, Limits, Parent, Place, RankMatch, RankScore, RankUsage,
+    RemoveOutcome, StoreOutcome,
 };
 pub use forest::Shape;
 
@@ -226,6 +228,17 @@ impl Index {
         let cell = self.directory.read().cell(rank)?.clone();
         let rank = cell.lock();
         (!rank.gone).then(|| cell.usage(&rank))
+    }
+
+    /// Tells everything that a rank holds, as it is between two transactions, and the stamp of the last one; `None`
+    /// once it was removed. [`Tx::restore`] takes it back, in this order.
+    ///
+    /// The rank cannot be changed meanwhile, and none that has its model and its grid while `visit` looks at a piece:
+    /// it should only take down what it is told.
+    pub fn export(&self, rank: RankId, visit: &mut dyn FnMut(Exported)) -> Option<Stamp> {
+        let cell = self.directory.read().cell(rank)?.clone();
+        let rank = cell.lock();
+        (!rank.gone).then(|| carry::export(&cell, &rank, visit))
     }
 
     /// What has become of the blocks of a model on a grid: for tests and status pages. Looks at every run.
@@ -386,6 +399,7 @@ impl Tx<'_> {
     /// Publishes the transaction under `stamp`.
     pub fn commit(mut self, stamp: Stamp) {
         self.rank.stamp = stamp;
+        self.rank.restoring = None;
         // The rest happens when it is dropped.
     }
 

@@ -177,6 +177,11 @@ impl Odd {
         self.ages.first_key_value().map(|(at, key)| (*at, *key))
     }
 
+    /// Everything odd by the moment among ordinary blocks, the oldest first.
+    pub(super) fn aged(&self) -> impl Iterator<Item = (Moment, Key)> {
+        self.ages.iter().map(|((moment, _), key)| (*moment, *key))
+    }
+
     /// Renames the moments of ordinary blocks, as a sweep of them does.
     pub(super) fn renumber(&mut self, sweep: impl FnOnce(&mut [Moment])) {
         let mut moments: Vec<Moment> = self.ages.keys().map(|(at, _)| *at).collect();
@@ -244,6 +249,18 @@ impl Places {
             Self::Many(many) => (None, Some(many.at.iter().map(|(at, standing)| (*at, standing.tiers)))),
         };
         one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    /// The same, in the order in which they were stored.
+    pub(super) fn in_order(&self, all: Tiers) -> Vec<(Spot, Tiers)> {
+        match self {
+            Self::One(at) => vec![(*at, all)],
+            Self::Many(many) => {
+                let mut standing: Vec<_> = many.at.iter().collect();
+                standing.sort_unstable_by_key(|(at, standing)| (**at == many.last, standing.stored.1));
+                standing.into_iter().map(|(at, standing)| (*at, standing.tiers)).collect()
+            }
+        }
     }
 
     pub(super) fn count(&self) -> usize {

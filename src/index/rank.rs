@@ -16,6 +16,7 @@ use crate::worker::{RankId, Stamp};
 
 use super::ages::Ages;
 use super::apply::Scratch;
+use super::carry::Restoring;
 use super::door::{Copies, RankUsage};
 use super::forest::Forest;
 use super::gate::Gate;
@@ -64,6 +65,8 @@ pub(super) struct Rank {
     pub(super) evicted: u64,
     pub(super) partial: bool,
     pub(super) scratch: Scratch,
+    /// An export is being taken back.
+    pub(super) restoring: Option<Restoring>,
 }
 
 // === impl Cell ===
@@ -88,6 +91,7 @@ impl Cell {
             evicted: 0,
             partial: false,
             scratch: Scratch::default(),
+            restoring: None,
         };
         Self { id, model, copies, rank: Mutex::new(rank), odd: RwLock::default() }
     }

@@ -31,6 +31,7 @@ pub struct EngineHash {
 
 /// Our hash of one block's tokens (and extra keys), independent of where the block stands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
 pub struct ContentHash(pub u64);
 
 /// Our rolling hash of a block and of everything before it.
@@ -74,6 +75,11 @@ impl EngineHash {
                 high: if head.is_empty() { 0 } else { xxh3_64(head).max(1) },
             },
         }
+    }
+
+    /// The name with these halves ([`Self::low`], [`Self::high`]).
+    pub(crate) const fn from_halves(low: u64, high: u64) -> Self {
+        Self { low, high }
     }
 
     /// The low 64 bits: what an integer-mode engine would have sent for the same digest.

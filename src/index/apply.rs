@@ -1,390 +1,413 @@
-//! What changes a rank's table: each verb of a transaction, keeping table, scope and bounds in step.
+//! The verbs that change what a rank holds: the short ways, which nearly every event takes.
+//!
+//! A store first puts its names into the rank's own table (which says whether one of them was known), then locks the
+//! forest to find or make the places, and is done with the table when the transaction has unlocked. A removal does
+//! all that its names need before it locks. What either finds out of the ordinary goes the long way (`apart`).
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use crate::block::{Group, Tier};
-use crate::hash::{EngineHash, PrefixHash, Seed};
+use crate::hash::{EngineHash, Seed};
 
-use super::ages::{Aged, Kind};
-use super::copies::Piles;
-use super::door::{Block, Copies, Limits, Parent, RemoveOutcome, StoreOutcome};
-use super::rank::{Name, Places, Put, Rank, Spot, forms};
-use super::scope::{Scope, give_back};
+use super::apart::Apart;
+use super::copies::Tiers;
+use super::door::{Block, Found, Limits, Parent, Place, RemoveOutcome, StoreOutcome};
+use super::forest::{Forest, Segment};
+use super::gate::Writing;
+use super::names::{Entry, MAX_HOLDS, SlotId, Spot};
+use super::odd::forms;
+use super::rank::{Cell, Rank};
+
+/// Bounds, and what they are compared with.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    pub(super) limits: Limits,
+    /// What all ranks together weigh.
+    pub(super) total: AtomicUsize,
+}
 
 /// One rank with all that its changes touch.
 pub(super) struct Hands<'a> {
-    pub(super) slot: u32,
+    pub(super) cell: &'a Arc<Cell>,
     pub(super) rank: &'a mut Rank,
-    /// The scope of the rank's grid; a rank without a grid has no names either.
-    pub(super) scope: Option<&'a mut Scope>,
-    /// What all ranks together weigh.
-    pub(super) total: &'a mut usize,
-    pub(super) limits: &'a Limits,
+    /// The forest, once this transaction has changed it; it stays locked until the commit.
+    pub(super) forest: &'a mut Option<Writing<Forest>>,
+    pub(super) bounds: &'a Bounds,
 }
 
-/// What became of one block of a store.
-pub(super) enum Stored {
-    Added,
-    Copy,
-    Moved,
+/// Memory that is used again and again: a transaction borrows its thread's, so a rank that is idle has none.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    slots: Vec<SlotId>,
+    segments: Vec<Segment>,
+    names: Vec<EngineHash>,
+    /// Segments whose names are not in their holds yet, with the hold.
+    pending: Vec<(Segment, u32)>,
+    lost: Vec<Lost>,
+    is_borrowed: bool,
 }
 
-/// What became of one name of a removal.
-enum Taken {
-    Last,
-    Copy,
+thread_local!(static SPARE: RefCell<Scratch> = RefCell::default());
+
+/// Blocks that lost their ordinary names.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    hold: u32,
+    run: u32,
+    from: u32,
+    to: u32,
 }
 
-// === impl Hands: storing ===
+/// Blocks that are looked at together: bounds the scratch, whatever an engine sends.
+const BATCH: usize = 4096;
+
+/// How many look-ups ahead a name's slot is read, so that the reads overlap.
+const AHEAD: usize = 12;
+
+/// Stands for "not known yet" in a table.
+const PENDING: u32 = MAX_HOLDS as u32;
+
+// === impl Bounds ===
+
+impl Bounds {
+    pub(super) fn has_room(&self, weight: usize, more: usize) -> bool {
+        weight + more <= self.limits.blocks_per_rank
+            && self.total.load(Ordering::Relaxed) + more <= self.limits.blocks_in_all
+    }
+}
+
+// === impl Hands ===
 
 impl Hands<'_> {
     pub(super) fn store(&mut self, parent: Parent, tier: Tier, group: Group, run: &[Block]) -> StoreOutcome {
         let mut outcome = StoreOutcome::default();
-        if self.rank.grid.is_none() || !self.rank.admit(group) {
+        if self.rank.scope.is_none() || !self.rank.admit(group) {
             return outcome;
+        }
+        if self.rank.ordinary == 0 && !self.rank.has_odd && tier == Tier::Device {
+            self.rank.home = group;
         }
         let (mut last, seed) = match parent {
             Parent::Root(seed) => (None, seed),
-            Parent::Under(place) => (Some(place.prefix), place.seed),
+            Parent::Under(place) => (Some((place.run, place.block)), place.seed),
         };
-        for block in run {
-            let spot = Spot { at: PrefixHash::after(last, block.content), parent: last };
-            match self.store_block(block, spot, seed, tier, group, 1) {
-                Stored::Added => outcome.added += 1,
-                Stored::Copy => outcome.copies += 1,
-                Stored::Moved => outcome.moved += 1,
+        for blocks in run.chunks(BATCH) {
+            let ordinary = tier == Tier::Device && group == self.rank.home && !self.rank.has_odd;
+            let fits = self.bounds.has_room(self.rank.weight, blocks.len()) && self.rank.holds.has_room();
+            let short = if ordinary && fits { self.store_ordinary(last, seed, blocks) } else { None };
+            match short {
+                Some(at) => {
+                    outcome.added += blocks.len();
+                    last = Some(at);
+                }
+                None => last = self.apart(|apart| apart.store(last, seed, tier, group, blocks, &mut outcome)),
             }
-            outcome.evicted += self.keep_bounds();
-            last = Some(spot.at);
         }
         outcome
     }
 
-    pub(super) fn store_block(
-        &mut self,
-        block: &Block,
-        spot: Spot,
-        seed: Seed,
-        tier: Tier,
-        group: Group,
-        copies: u32,
-    ) -> Stored {
-        let at = spot.at;
-        let known = self.rank.names.get(&block.engine);
-        let moved = known.is_some_and(|name| name.content != block.content);
-        if moved {
-            self.drop_name(block.engine);
+    /// Stores blocks of new names where each place is the next one that this rank lacks: nearly always so. The place
+    /// of the last one; `None`: it is not so, and nothing has changed.
+    fn store_ordinary(&mut self, parent: Option<(u32, u32)>, seed: Seed, blocks: &[Block]) -> Option<(u32, u32)> {
+        self.finish();
+        self.borrow_scratch();
+        if !self.put_names(blocks) {
+            return None;
         }
-        let stored = self.age(block.engine, Kind::Prefix);
-        let names = self.rank.names.len();
-        let name = self.rank.names.entry(block.engine).or_insert_with(|| Name {
-            content: block.content,
-            seed,
-            places: Places::One(spot),
-            piles: Piles::default(),
-            stored,
+        let seat = self.seat();
+        let mut scratch = std::mem::take(&mut self.rank.scratch);
+        scratch.segments.clear();
+        let forest = lock(self.forest, self.rank)?;
+        forest.locate(seat, parent, blocks, &mut scratch.segments);
+        let holds = &self.rank.holds;
+        let simple = scratch.segments.iter().all(|segment| match forest.holder(segment.run, seat) {
+            None => segment.from == 0,
+            Some(holder) => holder.lead == segment.from && holds.get(holder.hold).seed == seed,
         });
-        name.seed = seed;
-        name.stored = stored;
-        let all = name.piles.tiers();
-        let Put { new_tier, new_place } = name.places.put(spot, tier, all, stored);
-        let before = name.piles.add(tier, group, self.rank.copies, copies);
-        let fresh = self.rank.names.len() > names;
-        if !all.has(tier) {
-            self.rank.by_tier[tier.index()] += 1;
+        if !simple || scratch.segments.is_empty() {
+            self.rank.scratch = scratch;
+            self.take_names(blocks);
+            return None;
         }
-        if new_tier {
-            self.gain(at, tier);
+        let mut place = None;
+        for segment in &scratch.segments {
+            let hold = match forest.holder(segment.run, seat) {
+                Some(holder) => holder.hold,
+                None => {
+                    let born = self.rank.ages.close();
+                    self.rank.holds.begin(segment.run, seed, born)
+                }
+            };
+            forest.cover(segment.run).extend(seat, segment.from, segment.to, hold);
+            scratch.pending.push((*segment, hold));
+            place = Some((segment.run, segment.to - 1));
         }
-        if fresh || new_place {
-            self.weigh(1);
-            if let Some(set) = &mut self.rank.names_at {
-                set.insert((at, block.engine));
+        scratch.names.clear();
+        scratch.names.extend(blocks.iter().map(|block| block.engine));
+        self.rank.scratch = scratch;
+        self.rank.ordinary += blocks.len() as u64;
+        self.weigh(blocks.len());
+        place
+    }
+
+    /// Puts names into the table, without their spots. `false` where one of them was there, and then none is put.
+    fn put_names(&mut self, blocks: &[Block]) -> bool {
+        let Rank { names, holds, scratch, .. } = &mut *self.rank;
+        names.reserve(blocks.len(), |spot| holds.name_at(spot));
+        scratch.slots.clear();
+        for (i, block) in blocks.iter().enumerate() {
+            if let Some(next) = blocks.get(i + AHEAD) {
+                names.touch(next.engine);
+            }
+            let is = |spot: Spot| match spot.hold {
+                PENDING => blocks.get(spot.block as usize).is_some_and(|other| other.engine == block.engine),
+                _ => holds.is(spot, block.engine),
+            };
+            match names.get_or_put(block.engine, Spot { hold: PENDING, block: i as u32 }, is) {
+                Some(Entry::New(slot)) => scratch.slots.push(slot),
+                _ => {
+                    self.take_names(blocks);
+                    return false;
+                }
             }
         }
-        self.count_copies(before, copies);
-        match (moved, before) {
-            (true, _) => Stored::Moved,
-            (false, 0) => Stored::Added,
-            (false, _) => Stored::Copy,
-        }
-    }
-
-    pub(super) fn store_known(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) -> usize {
-        if !self.rank.admit(group) {
-            return hashes.len();
-        }
-        hashes.iter().filter(|hash| !self.store_known_block(tier, group, **hash)).count()
-    }
-
-    fn store_known_block(&mut self, tier: Tier, group: Group, hash: EngineHash) -> bool {
-        let Some(hash) = self.rank.known(hash) else { return false };
-        let Some(name) = self.rank.names.get(&hash) else { return false };
-        // Which of several places was meant cannot be known, and none may be overstated.
-        let Places::One(Spot { at, .. }) = name.places else { return false };
-        let stored = self.age(hash, Kind::Prefix);
-        let Some(name) = self.rank.names.get_mut(&hash) else { return false };
-        name.stored = stored;
-        let new_tier = !name.piles.tiers().has(tier);
-        let before = name.piles.add(tier, group, self.rank.copies, 1);
-        if new_tier {
-            self.rank.by_tier[tier.index()] += 1;
-            self.gain(at, tier);
-        }
-        self.count_copies(before, 1);
         true
     }
 
-    pub(super) fn hold(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) {
-        if !self.rank.admit(group) {
-            return;
-        }
-        for hash in hashes {
-            let is_known = |form: &EngineHash| {
-                self.rank.names.contains_key(form) || self.rank.others.contains_key(&(group, *form))
-            };
-            let hash = forms(*hash).find(is_known).unwrap_or(*hash);
-            self.hold_block(tier, group, hash, 1);
-            self.keep_bounds();
+    /// Takes names out again that were put without their spots.
+    fn take_names(&mut self, blocks: &[Block]) {
+        let Rank { names, scratch, .. } = &mut *self.rank;
+        for (block, slot) in blocks.iter().zip(scratch.slots.drain(..)) {
+            names.remove(block.engine, slot);
         }
     }
 
-    pub(super) fn hold_block(&mut self, tier: Tier, group: Group, hash: EngineHash, copies: u32) {
-        let stored = self.age(hash, Kind::Other(group));
-        let others = self.rank.others.len();
-        let other = self.rank.others.entry((group, hash)).or_default();
-        other.stored = stored;
-        let before = other.piles.add(tier, group, self.rank.copies, copies);
-        if self.rank.others.len() > others {
-            self.weigh(1);
-        }
-        self.count_copies(before, copies);
-    }
-
-    /// A pile of `before` copies got so many more: all but its very first are extra.
-    fn count_copies(&mut self, before: u32, copies: u32) {
-        if self.rank.copies == Copies::Count {
-            let after = before.saturating_add(copies);
-            self.rank.extra_copies += u64::from(after.saturating_sub(1) - before.saturating_sub(1));
+    /// What of a store needs no lock: the names go to their holds, and the table learns where they stand.
+    pub(super) fn finish(&mut self) {
+        let Rank { names, holds, ages, scratch, .. } = &mut *self.rank;
+        let mut done = 0;
+        for (segment, hold) in scratch.pending.drain(..) {
+            let blocks = (segment.to - segment.from) as usize;
+            let moment = ages.push(hold, segment.from, segment.to - segment.from);
+            holds.put(hold, segment.from, scratch.names[done..done + blocks].iter().copied(), moment);
+            for (block, slot) in (segment.from..).zip(&scratch.slots[done..done + blocks]) {
+                names.set(*slot, Spot { hold, block });
+            }
+            done += blocks;
         }
     }
-}
 
-// === impl Hands: removing ===
-
-impl Hands<'_> {
     pub(super) fn remove(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) -> RemoveOutcome {
         let mut outcome = RemoveOutcome::default();
-        for hash in hashes {
-            let taken = forms(*hash)
-                .find_map(|form| self.take_name(tier, group, form).or_else(|| self.take_other(tier, group, form)));
-            match taken {
-                Some(Taken::Last) => outcome.removed += 1,
-                Some(Taken::Copy) => outcome.copies += 1,
-                None => outcome.unknown += 1,
+        self.finish();
+        if self.rank.has_odd {
+            self.apart(|apart| apart.remove(tier, group, hashes, &mut outcome));
+            return outcome;
+        }
+        if tier != Tier::Device || group != self.rank.home {
+            outcome.unknown = hashes.len();
+            return outcome;
+        }
+        self.borrow_scratch();
+        let mut lost = std::mem::take(&mut self.rank.scratch.lost);
+        for (i, hash) in hashes.iter().enumerate() {
+            if let Some(next) = hashes.get(i + AHEAD) {
+                self.rank.names.touch(*next);
+            }
+            match self.take_ordinary(*hash, &mut lost) {
+                true => outcome.removed += 1,
+                false => outcome.unknown += 1,
             }
         }
-        self.tidy();
+        self.rank.ordinary -= outcome.removed as u64;
+        self.unweigh(outcome.removed);
+        if !lost.is_empty() {
+            let seat = self.seat();
+            if let Some(forest) = lock(self.forest, self.rank) {
+                for Lost { run, from, to, .. } in lost.drain(..) {
+                    forest.cover(run).lose(seat, from, to, Tiers::DEVICE);
+                    forest.touch(run);
+                }
+            }
+        }
+        if lost.capacity() <= BATCH {
+            self.rank.scratch.lost = lost;
+        }
+        let Rank { names, holds, .. } = &mut *self.rank;
+        names.tidy(|spot| holds.name_at(spot));
         outcome
     }
 
-    fn take_name(&mut self, tier: Tier, group: Group, hash: EngineHash) -> Option<Taken> {
-        let name = self.rank.names.get_mut(&hash)?;
-        if name.piles.on(tier, group) == 0 {
-            return None;
-        }
-        let Places::One(Spot { at, .. }) = name.places else {
-            self.withdraw(tier, hash);
-            return Some(Taken::Last);
-        };
-        let left = name.piles.take(tier, group)?;
-        if left > 0 {
-            self.rank.extra_copies -= 1;
-            return Some(Taken::Copy);
-        }
-        let tiers = name.piles.tiers();
-        if !tiers.has(tier) {
-            self.rank.by_tier[tier.index()] -= 1;
-            self.lose(at, tier);
-        }
-        if tiers.is_empty() {
-            self.drop_name(hash);
-        }
-        Some(Taken::Last)
-    }
-
-    /// A removal of a name with several places: which of them lost its block is not said, so all do.
-    fn withdraw(&mut self, tier: Tier, hash: EngineHash) {
-        let Some(mut name) = self.rank.names.remove(&hash) else { return };
-        self.rank.extra_copies -= name.piles.withdraw(tier);
-        self.rank.by_tier[tier.index()] -= 1;
-        let mut left = None;
-        if let Places::Many(many) = &mut name.places {
-            let mut gone = 0;
-            many.at.retain(|at, standing| {
-                if standing.tiers.has(tier) {
-                    standing.tiers = standing.tiers.without(tier);
-                    self.lose(*at, tier);
-                }
-                if standing.tiers.is_empty() {
-                    if let Some(set) = &mut self.rank.names_at {
-                        set.remove(&(*at, hash));
-                    }
-                    gone += 1;
-                }
-                !standing.tiers.is_empty()
-            });
-            self.unweigh(gone);
-            if let Some(last) = many.at.iter().max_by_key(|(_, standing)| standing.stored) {
-                many.last = *last.0;
-                left = Some((Spot { at: many.last, parent: last.1.parent }, many.at.len()));
+    /// Takes a name out of the rank's own tables.
+    #[inline]
+    fn take_ordinary(&mut self, hash: EngineHash, lost: &mut Vec<Lost>) -> bool {
+        let known = forms(hash).find_map(|form| self.rank.spot(form).map(|(slot, spot)| (form, slot, spot)));
+        let Some((name, slot, spot)) = known else { return false };
+        let Rank { names, holds, ages, .. } = &mut *self.rank;
+        names.remove(name, slot);
+        holds.take(spot);
+        let hold = holds.get(spot.hold);
+        let (run, ends) = (hold.run, hold.ordinary == 0);
+        // Engines evict from the tail: one step on the forest for a whole run of names.
+        match lost.last_mut() {
+            Some(last) if last.run == run && last.hold == spot.hold && spot.block + 1 == last.from => {
+                last.from = spot.block;
             }
-            give_back(&mut many.at);
+            Some(last) if last.run == run && last.hold == spot.hold && spot.block == last.to => last.to += 1,
+            _ => lost.push(Lost { hold: spot.hold, run, from: spot.block, to: spot.block + 1 }),
         }
-        match left {
-            None => {}
-            Some((spot, places)) => {
-                if places == 1 {
-                    name.places = Places::One(spot);
-                }
-                self.rank.names.insert(hash, name);
-            }
+        if ends {
+            ages.close();
+            holds.end_if_empty(spot.hold);
         }
-    }
-
-    fn take_other(&mut self, tier: Tier, group: Group, hash: EngineHash) -> Option<Taken> {
-        let other = self.rank.others.get_mut(&(group, hash))?;
-        let left = other.piles.take(tier, group)?;
-        if left > 0 {
-            self.rank.extra_copies -= 1;
-            return Some(Taken::Copy);
-        }
-        if other.piles.tiers().is_empty() {
-            self.drop_other(group, hash);
-        }
-        Some(Taken::Last)
+        true
     }
 
     /// Drops everything. The grid, the groups and their notes stay.
     pub(super) fn clear(&mut self) {
-        for (_, name) in std::mem::take(&mut self.rank.names) {
-            for (at, tiers) in name.places.with_tiers(name.piles.tiers()) {
-                for tier in tiers.iter() {
-                    if let Some(scope) = self.scope.as_deref_mut() {
-                        scope.lose(at, self.slot, tier);
-                    }
+        self.finish();
+        if let Some((_, seat)) = self.rank.scope {
+            let runs: Vec<u32> = self.rank.holds.runs().collect();
+            if !runs.is_empty()
+                && let Some(forest) = lock(self.forest, self.rank)
+            {
+                for run in runs {
+                    forest.cover(run).forget(seat);
+                    forest.touch(run);
                 }
             }
         }
-        self.unweigh(self.rank.weight);
+        if self.rank.has_odd {
+            self.apart(|apart| apart.odd.clear());
+        }
         let rank = &mut *self.rank;
-        rank.others = Default::default();
-        rank.shared = Default::default();
+        rank.names = super::names::Names::new();
+        rank.holds = Default::default();
         rank.ages = Default::default();
-        rank.names_at = rank.names_at.is_some().then(Default::default);
-        rank.by_tier = [0; Tier::COUNT];
-        rank.extra_copies = 0;
+        rank.ordinary = 0;
+        rank.odd_names = 0;
         rank.partial = false;
+        rank.restoring = None;
+        let weight = rank.weight;
+        self.unweigh(weight);
     }
 
-    /// Drops a name with every copy it still has.
-    fn drop_name(&mut self, hash: EngineHash) {
-        let Some(name) = self.rank.names.remove(&hash) else { return };
-        let all = name.piles.tiers();
-        self.rank.extra_copies -= name.piles.extra();
-        for tier in all.iter() {
-            self.rank.by_tier[tier.index()] -= 1;
-        }
-        for (at, tiers) in name.places.with_tiers(all) {
-            for tier in tiers.iter() {
-                self.lose(at, tier);
+    /// The long way: with the forest locked, if there is one, and the odd tables.
+    pub(super) fn apart<T>(&mut self, act: impl FnOnce(&mut Apart<'_>) -> T) -> T {
+        self.finish();
+        lock(self.forest, self.rank);
+        let mut odd = self.cell.odd.write().unwrap_or_else(PoisonError::into_inner);
+        let (seat, forest) = (self.rank.scope.as_ref().map_or(0, |scope| scope.1), self.forest.as_deref_mut());
+        let copies = self.cell.copies;
+        let mut apart = Apart { rank: self.rank, odd: &mut odd, forest, seat, copies, bounds: self.bounds };
+        let done = act(&mut apart);
+        apart.rank.has_odd = !apart.odd.is_empty();
+        apart.rank.odd_names = apart.odd.names.len() as u64;
+        apart.rank.hybrid = apart.odd.is_hybrid();
+        done
+    }
+
+    /// The end of a transaction: what matches see of it besides the blocks, and what nobody holds any more.
+    pub(super) fn publish(&mut self) {
+        if self.rank.scope.is_some() {
+            let (stamp, held, partial) = (self.rank.stamp, self.rank.held(), self.rank.partial);
+            let (hybrid, seat) = (self.rank.hybrid, self.seat());
+            if let Some(forest) = lock(self.forest, self.rank) {
+                forest.settle();
+                if let Some(face) = forest.seats.face_mut(seat) {
+                    (face.stamp, face.held, face.partial, face.hybrid) = (stamp, held, partial, hybrid);
+                }
             }
-            if let Some(set) = &mut self.rank.names_at {
-                set.remove(&(at, hash));
+        }
+        *self.forest = None;
+        self.finish();
+        if self.rank.scratch.is_borrowed {
+            SPARE.with(|spare| {
+                self.rank.scratch.is_borrowed = false;
+                *spare.borrow_mut() = std::mem::take(&mut self.rank.scratch);
+            });
+        }
+        if self.rank.ages.is_long() {
+            let Rank { ages, holds, has_odd, .. } = &mut *self.rank;
+            if *has_odd {
+                let mut odd = self.cell.odd.write().unwrap_or_else(PoisonError::into_inner);
+                odd.renumber(|moments| ages.sweep(holds, moments));
+            } else {
+                ages.sweep(holds, &mut []);
             }
         }
-        self.unweigh(name.places.count());
     }
 
-    fn drop_other(&mut self, group: Group, hash: EngineHash) {
-        if let Some(other) = self.rank.others.remove(&(group, hash)) {
-            self.rank.extra_copies -= other.piles.extra();
-            self.unweigh(1);
+    fn borrow_scratch(&mut self) {
+        if !self.rank.scratch.is_borrowed {
+            self.rank.scratch = SPARE.take();
+            self.rank.scratch.is_borrowed = true;
         }
     }
 
-    /// Gives back the memory of what was removed.
-    fn tidy(&mut self) {
-        give_back(&mut self.rank.names);
-        give_back(&mut self.rank.others);
-        give_back(&mut self.rank.shared);
-        let Rank { ages, names, others, .. } = &mut *self.rank;
-        ages.sweep(names.len() + others.len(), |aged| Rank::is_live(names, others, aged));
-    }
-}
-
-// === impl Hands: keeping step ===
-
-impl Hands<'_> {
-    /// One name more stands at a place on a tier.
-    fn gain(&mut self, at: PrefixHash, tier: Tier) {
-        let Some(scope) = self.scope.as_deref_mut() else { return };
-        if !scope.gain(at, self.slot, tier) {
-            *self.rank.shared.entry((at, tier)).or_default() += 1;
-        }
-    }
-
-    /// One name less stands at a place on a tier.
-    fn lose(&mut self, at: PrefixHash, tier: Tier) {
-        let Some(scope) = self.scope.as_deref_mut() else { return };
-        match self.rank.shared.get_mut(&(at, tier)) {
-            None => scope.lose(at, self.slot, tier),
-            Some(1) => {
-                self.rank.shared.remove(&(at, tier));
-            }
-            Some(names) => *names -= 1,
-        }
-    }
-
-    /// Notes a block as the rank's newest, before it is put into its table.
-    fn age(&mut self, hash: EngineHash, kind: Kind) -> u64 {
-        let Rank { ages, names, others, now, .. } = &mut *self.rank;
-        *now += 1;
-        let newest = Aged { hash, at: *now, kind };
-        let is_newest = |aged: &Aged| aged.at == newest.at;
-        ages.push(newest, names.len() + others.len(), |aged| is_newest(aged) || Rank::is_live(names, others, aged));
-        newest.at
+    fn seat(&self) -> u32 {
+        self.rank.scope.as_ref().map_or(0, |(_, seat)| *seat)
     }
 
     fn weigh(&mut self, blocks: usize) {
         self.rank.weight += blocks;
-        *self.total += blocks;
+        self.bounds.total.fetch_add(blocks, Ordering::Relaxed);
     }
 
     fn unweigh(&mut self, blocks: usize) {
         self.rank.weight -= blocks;
-        *self.total -= blocks;
+        self.bounds.total.fetch_sub(blocks, Ordering::Relaxed);
     }
+}
 
-    /// Lets the rank's oldest blocks go until the bounds hold again; how many went.
-    pub(super) fn keep_bounds(&mut self) -> usize {
-        let mut evicted = 0;
-        while self.rank.weight > self.limits.blocks_per_rank || *self.total > self.limits.blocks_in_all {
-            let Some(oldest) = self.rank.ages.pop() else { break };
-            if !Rank::is_live(&self.rank.names, &self.rank.others, &oldest) {
-                continue;
-            }
-            match oldest.kind {
-                Kind::Prefix => self.drop_name(oldest.hash),
-                Kind::Other(group) => self.drop_other(group, oldest.hash),
-            }
-            evicted += 1;
-        }
-        if evicted > 0 {
-            self.rank.evicted += evicted as u64;
-            self.rank.partial = true;
-            // A rank at its bound stores as much as it evicts; when others filled the index it may shrink.
-            give_back(&mut self.rank.names);
-            give_back(&mut self.rank.others);
-        }
-        evicted
+/// Where a name of a rank stands. Names that are not in their holds yet are known, too.
+pub(super) fn find(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
+    if rank.has_odd {
+        return find_apart(cell, rank, hash);
     }
+    let Scratch { names, pending, .. } = &rank.scratch;
+    let is = |form: EngineHash| {
+        move |spot: Spot| match spot.hold {
+            PENDING => names.get(spot.block as usize) == Some(&form),
+            _ => rank.holds.is(spot, form),
+        }
+    };
+    let (_, mut spot) = forms(hash).find_map(|form| rank.names.get(form, is(form)))?;
+    if spot.hold == PENDING {
+        for (segment, hold) in pending {
+            let blocks = segment.to - segment.from;
+            if spot.block < blocks {
+                spot = Spot { hold: *hold, block: segment.from + spot.block };
+                break;
+            }
+            spot.block -= blocks;
+        }
+    }
+    let hold = rank.holds.get(spot.hold);
+    let place = Place { run: hold.run, block: spot.block, seed: hold.seed };
+    Some(Found { place, seed: hold.seed, ambiguous: false })
+}
+
+#[cold]
+fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
+    let odd = cell.odd.read().unwrap_or_else(PoisonError::into_inner);
+    let known = rank.known(&odd, hash)?;
+    let (spot, seed, places) = match odd.names.get(&known) {
+        Some(name) => (name.places.last(), name.seed, name.places.count()),
+        None => {
+            let (_, spot) = rank.spot(known)?;
+            (spot, rank.holds.get(spot.hold).seed, 1)
+        }
+    };
+    let place = Place { run: rank.holds.get(spot.hold).run, block: spot.block, seed };
+    Some(Found { place, seed, ambiguous: places > 1 })
+}
+
+/// The forest, locked for the rest of the transaction; `None` for a rank without a grid, which has nothing in one.
+#[inline]
+fn lock<'f>(forest: &'f mut Option<Writing<Forest>>, rank: &Rank) -> Option<&'f mut Forest> {
+    let (gate, _) = rank.scope.as_ref()?;
+    Some(forest.get_or_insert_with(|| gate.write()))
 }

@@ -120,6 +120,13 @@ impl Pile {
 // === impl Tiers ===
 
 impl Tiers {
+    /// The device alone: the common case.
+    pub(super) const DEVICE: Self = Self::of(Tier::Device);
+
+    pub(super) const fn of(tier: Tier) -> Self {
+        Self(1 << tier.index())
+    }
+
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -128,19 +135,17 @@ impl Tiers {
         self.0 & Self::of(tier).0 != 0
     }
 
-    pub(super) fn with(self, tier: Tier) -> Self {
-        Self(self.0 | Self::of(tier).0)
+    /// The tiers of both.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
-    pub(super) fn without(self, tier: Tier) -> Self {
-        Self(self.0 & !Self::of(tier).0)
+    /// The tiers that the other has not.
+    pub(super) fn minus(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     pub(super) fn iter(self) -> impl Iterator<Item = Tier> {
         Tier::all().into_iter().filter(move |tier| self.has(*tier))
-    }
-
-    fn of(tier: Tier) -> Self {
-        Self(1 << tier.index())
     }
 }

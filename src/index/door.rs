@@ -38,7 +38,8 @@ pub enum Parent {
 /// A block's place in the index: opaque, valid only inside the transaction that found it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    pub(super) prefix: PrefixHash,
+    pub(super) run: u32,
+    pub(super) block: u32,
     pub(super) seed: Seed,
 }
 
@@ -93,8 +94,20 @@ pub struct RemoveOutcome {
 pub enum Chain<'a> {
     /// By content hashes.
     Content(&'a [ContentHash]),
-    /// By prefix hashes.
+    /// By prefix hashes. What the hash of a block says of the blocks before it is believed: a list that no chain
+    /// of blocks has is matched as one that ends like it.
     Prefix(&'a [PrefixHash]),
+}
+
+/// How much of a chain one rank holds, and no more than that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RankScore {
+    /// Who.
+    pub rank: RankId,
+    /// Leading blocks held, whatever tier they lie on.
+    pub blocks: u32,
+    /// Leading blocks that lie on the device.
+    pub device: u32,
 }
 
 /// How much of a chain one rank holds.
@@ -163,12 +176,20 @@ pub enum Exported {
         /// What was noted of it: its rule, and its block size in tokens.
         note: Option<(GroupRule, u32)>,
     },
+    /// A block that stands on the way to one that is told later: it is not held, or was stored again since. It is
+    /// told before anything behind it, once, and is nothing that is held.
+    Passed {
+        /// Its content.
+        content: ContentHash,
+        /// The block before it, told already; `None` for block 0.
+        parent: Option<PrefixHash>,
+    },
     /// A block of a prefix group, on one tier.
     Block {
         /// Its engine's name for it, and its content. One name may come several times: on other tiers, in other
         /// groups, at other places.
         block: Block,
-        /// The block before it, whether that is held or not; `None` for block 0.
+        /// The block before it, told already as a block or as passed; `None` for block 0.
         parent: Option<PrefixHash>,
         /// What its chain is hashed under.
         seed: Seed,

@@ -1,186 +1,297 @@
 //! How much of a chain each rank holds.
 //!
-//! The chain is walked once, block by block, with the ranks that still hold everything so far: whoever lacks a
-//! block leaves. Ranks of hybrid models then have their two lengths cut by the rule of their groups.
+//! A match walks down the runs that the chain follows, one step a run. Whoever holds the first block is noted with
+//! what it holds of the first run; in each run after that only its holders are looked at, and those go on that have
+//! held everything so far. Ranks of hybrid models then have their two lengths cut by the rule of their groups.
 
-use std::iter::Peekable;
+use std::cell::RefCell;
+use std::sync::PoisonError;
 
 use crate::block::{Grid, Group, GroupRule, Tier};
-use crate::hash::PrefixHash;
-use crate::worker::{RankId, Stamp};
+use crate::hash::ContentHash;
+use crate::worker::RankId;
 
 use super::copies::Tiers;
-use super::door::{Chain, RankMatch};
+use super::cover::{Cover, Holder, MASKED};
+use super::door::{Chain, RankMatch, RankScore};
+use super::forest::{Forest, NONE};
 use super::groups::Note;
-use super::rank::Rank;
-use super::scope::{Holder, Scope};
-use super::state::State;
+use super::names::Spot;
+use super::odd::Odd;
+use super::seats::Face;
 
 /// A rank on its way down the chain.
+#[derive(Clone, Copy, Debug)]
 struct Walker {
-    slot: u32,
+    seat: u32,
     /// Leading blocks on any tier.
-    blocks: usize,
-    /// Leading blocks on the device.
-    device: usize,
+    blocks: u32,
+    /// Where its detail stands, plus one; 0: every block lies on the device and nowhere else.
+    detail: u32,
+}
+
+/// Where a walker's blocks lie.
+#[derive(Clone, Copy, Debug)]
+struct Detail {
+    device: u32,
     tiers: [u32; Tier::COUNT],
 }
 
-impl State {
-    pub(super) fn match_chain(
-        &self,
-        model: &str,
-        grid: Grid,
-        chain: Chain<'_>,
-        candidates: Option<&[RankId]>,
-        out: &mut Vec<RankMatch>,
+/// A walk down the forest. Its memory is used again.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    /// Everybody who holds block 0, ascending by seat.
+    walkers: Vec<Walker>,
+    details: Vec<Detail>,
+    /// The runs that were walked, with the depth at which each begins.
+    runs: Vec<(u32, u32)>,
+}
+
+thread_local!(static WALK: RefCell<Walk> = RefCell::default());
+
+/// Runs `act` with this thread's memory for walks.
+#[inline]
+pub(super) fn with_walk<T>(act: impl FnOnce(&mut Walk) -> T) -> T {
+    WALK.with(|walk| match walk.try_borrow_mut() {
+        Ok(mut walk) => act(&mut walk),
+        Err(_) => act(&mut Walk::default()),
+    })
+}
+
+// === impl Walk ===
+
+impl Walk {
+    /// Walks down a chain for as long as anybody holds it.
+    #[inline]
+    pub(super) fn go(&mut self, forest: &Forest, chain: Chain<'_>) {
+        self.walkers.clear();
+        self.details.clear();
+        self.runs.clear();
+        match chain {
+            Chain::Content(chain) => self.descend(
+                chain.len(),
+                |parent, block, depth| forest.kid(parent, block, chain[depth]),
+                |run, depth| same(&forest.run(run).contents, &chain[depth..]),
+                forest,
+            ),
+            Chain::Prefix(chain) => self.descend(
+                chain.len(),
+                |parent, block, depth| forest.head(parent, block, chain[depth]),
+                |run, depth| forest.run(run).same_prefixes(&chain[depth..]),
+                forest,
+            ),
+        }
+    }
+
+    #[inline]
+    fn descend(
+        &mut self,
+        length: usize,
+        next: impl Fn(u32, u32, usize) -> Option<u32>,
+        same: impl Fn(u32, usize) -> usize,
+        forest: &Forest,
     ) {
-        out.clear();
-        let listed = candidates.map(|listed| {
-            let mut listed = listed.to_vec();
-            listed.sort_unstable();
-            listed.dedup();
-            listed
-        });
-        if let Some(scope) = self.model(model).and_then(|model| model.scopes.get(&grid)) {
-            let wanted = |slot: u32| match (&listed, self.rank_in(slot)) {
-                (_, None) => false,
-                (None, Some(_)) => true,
-                (Some(listed), Some((id, _))) => listed.binary_search(&id).is_ok(),
+        let (mut at, mut block, mut depth) = (NONE, 0, 0);
+        while depth < length
+            && let Some(run) = next(at, block, depth)
+        {
+            let blocks = same(run, depth) as u32;
+            let cover = &forest.run(run).cover;
+            self.runs.push((depth as u32, run));
+            if depth == 0 {
+                self.begin(cover, blocks);
+            } else if !self.step(cover.holders(), depth as u32, blocks, |seat| cover.mask(seat)) {
+                break;
+            }
+            (at, block) = (run, blocks.saturating_sub(1));
+            depth += blocks as usize;
+            if blocks == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Notes the holders of the first run.
+    fn begin(&mut self, cover: &Cover, blocks: u32) {
+        let walker = |holder: &Holder| Walker { seat: holder.seat, blocks: holder.lead.min(blocks), detail: 0 };
+        self.walkers.extend(cover.holders().iter().map(walker));
+        if cover.has_masks() {
+            for (walker, holder) in self.walkers.iter_mut().zip(cover.holders()) {
+                if holder.lead == MASKED {
+                    walker.blocks = 0;
+                    walker.read(&mut self.details, cover.mask(holder.seat), blocks);
+                }
+            }
+            self.walkers.retain(|walker| walker.blocks > 0);
+        }
+    }
+
+    /// Takes the holders of the next run further that have come to its beginning. Says whether there is any.
+    #[inline]
+    fn step<'f>(&mut self, holders: &[Holder], depth: u32, blocks: u32, mask: impl Fn(u32) -> &'f [Tiers]) -> bool {
+        let mut any = false;
+        let mut rest = &mut self.walkers[..];
+        for holder in holders {
+            // Both ascend by seat. Where few are left of many, searching is faster than walking.
+            let skip = match rest {
+                [first, ..] if first.seat >= holder.seat => 0,
+                _ => rest.partition_point(|walker| walker.seat < holder.seat),
             };
-            let (walkers, walked) = walk(scope, chain, wanted);
-            for walker in walkers {
-                let Some((id, rank)) = self.rank_in(walker.slot) else { continue };
-                let found = walker.into_match(id, rank, grid, scope, &walked);
-                if found.blocks > 0 || listed.is_some() {
-                    out.push(found);
+            rest = &mut rest[skip..];
+            let Some(walker) = rest.first_mut() else { break };
+            if walker.seat != holder.seat || walker.blocks != depth {
+                continue;
+            }
+            any = true;
+            if holder.lead == MASKED {
+                walker.read(&mut self.details, mask(holder.seat), blocks);
+            } else {
+                walker.skip(&mut self.details, holder.lead.min(blocks));
+            }
+        }
+        any
+    }
+
+    /// Writes down who holds how much, and nothing else.
+    #[inline]
+    pub(super) fn scores(&self, forest: &Forest, out: &mut Vec<RankScore>) {
+        let ranks = forest.seats.ranks();
+        let score = |walker: &Walker| RankScore {
+            rank: ranks[walker.seat as usize],
+            blocks: walker.blocks,
+            device: walker.blocks,
+        };
+        let before = out.len();
+        out.extend(self.walkers.iter().map(score));
+        if !self.details.is_empty() {
+            for (score, walker) in out[before..].iter_mut().zip(&self.walkers) {
+                if let Some(detail) = walker.detail.checked_sub(1) {
+                    score.device = self.details[detail as usize].device;
                 }
             }
         }
-        let Some(listed) = listed else { return };
-        out.sort_unstable_by_key(|found| found.rank);
-        let found = out.len();
-        for id in listed {
-            let (found, _) = out.split_at(found);
-            if found.binary_search_by_key(&id, |found| found.rank).is_err() {
-                out.push(self.nothing(id, model, grid));
+    }
+
+    /// Writes the answers down. `wanted`: the ranks that are asked about, ascending; they come back with 0 blocks,
+    /// too, if they hold block 0 and may re-use nothing.
+    pub(super) fn answers(&self, forest: &Forest, grid: Grid, wanted: Option<&[RankId]>, out: &mut Vec<RankMatch>) {
+        out.reserve(self.walkers.len());
+        for walker in &self.walkers {
+            let Some(face) = forest.seats.face(walker.seat) else { continue };
+            if wanted.is_some_and(|wanted| wanted.binary_search(&face.rank).is_err()) {
+                continue;
+            }
+            let mut tiers = [0; Tier::COUNT];
+            tiers[Tier::Device.index()] = walker.blocks;
+            let mut found = RankMatch {
+                rank: face.rank,
+                stamp: face.stamp,
+                blocks: walker.blocks,
+                device: walker.blocks,
+                tiers,
+                held: face.held,
+                partial: face.partial,
+                cut_by_unknown_group: false,
+            };
+            if let Some(detail) = walker.detail.checked_sub(1) {
+                let detail = &self.details[detail as usize];
+                (found.device, found.tiers) = (detail.device, detail.tiers);
+            }
+            if face.hybrid {
+                self.cut(forest, grid, face, walker.seat, &mut found);
+            }
+            if found.blocks > 0 || wanted.is_some() {
+                out.push(found);
             }
         }
     }
 
-    /// What is said of a listed rank that holds no block of the chain.
-    fn nothing(&self, id: RankId, model: &str, grid: Grid) -> RankMatch {
-        let rank = self.rank(id);
-        let here = rank.filter(|rank| *rank.model == *model && rank.grid == Some(grid));
-        RankMatch {
-            rank: id,
-            stamp: rank.map_or(Stamp::default(), |rank| rank.stamp),
-            blocks: 0,
-            device: 0,
-            tiers: [0; Tier::COUNT],
-            held: here.map_or(0, |rank| rank.names.len() as u64),
-            partial: rank.is_some_and(|rank| rank.partial),
-            cut_by_unknown_group: false,
+    /// The holder of a block of the chain, and the block's number in its run.
+    fn holder(&self, forest: &Forest, seat: u32, depth: usize) -> Option<(u32, Holder, u32)> {
+        let at = self.runs.partition_point(|(from, _)| *from as usize <= depth).checked_sub(1)?;
+        let (from, run) = self.runs[at];
+        Some((run, forest.holder(run, seat)?, depth as u32 - from))
+    }
+
+    /// Cuts an answer to what every group of a hybrid rank allows.
+    fn cut(&self, forest: &Forest, grid: Grid, face: &Face, seat: u32, found: &mut RankMatch) {
+        let odd = face.cell.odd.read().unwrap_or_else(PoisonError::into_inner);
+        let spot = |depth: usize| {
+            let (_, holder, block) = self.holder(forest, seat, depth)?;
+            Some(Spot { hold: holder.hold, block })
+        };
+        let blocks = reusable(&odd, grid, found.blocks as usize, spot, |tiers| !tiers.is_empty());
+        let device = reusable(&odd, grid, found.device as usize, spot, |tiers| tiers.has(Tier::Device));
+        found.cut_by_unknown_group = blocks.unknown_cuts || device.unknown_cuts;
+        found.device = device.blocks as u32;
+        if blocks.blocks < found.blocks as usize {
+            found.blocks = blocks.blocks as u32;
+            found.tiers = [0; Tier::COUNT];
+            for depth in 0..blocks.blocks {
+                let Some((run, _, block)) = self.holder(forest, seat, depth) else { continue };
+                for tier in forest.run(run).cover.tiers(seat, block).iter() {
+                    found.tiers[tier.index()] += 1;
+                }
+            }
         }
     }
-}
-
-/// Walks down a chain for as long as anybody holds it. Returns everybody who holds block 0, and the prefix hashes
-/// of the blocks that were walked.
-fn walk(scope: &Scope, chain: Chain<'_>, wanted: impl Fn(u32) -> bool) -> (Vec<Walker>, Vec<PrefixHash>) {
-    let mut walked = Vec::new();
-    let mut done = Vec::new();
-    let mut walking: Vec<Walker> = Vec::new();
-    for at in prefixes(chain) {
-        let mut holders = scope.holders(at).iter().peekable();
-        if walked.is_empty() {
-            let first = holders.filter(|holder| wanted(holder.slot));
-            walking = first.map(Walker::at_root).collect();
-        } else {
-            // Both sides ascend by slot, so each block costs one pass over its holders.
-            let left = walking.extract_if(.., |walker| !walker.step(holder_of(&mut holders, walker.slot)));
-            done.extend(left);
-        }
-        if walking.is_empty() {
-            break;
-        }
-        walked.push(at);
-    }
-    done.append(&mut walking);
-    (done, walked)
-}
-
-/// The prefix hashes of a chain, from block 0.
-fn prefixes(chain: Chain<'_>) -> impl Iterator<Item = PrefixHash> {
-    let (contents, prefixes) = match chain {
-        Chain::Content(contents) => (contents, &[][..]),
-        Chain::Prefix(prefixes) => (&[][..], prefixes),
-    };
-    let rolled = contents.iter().scan(None, |last, content| {
-        *last = Some(PrefixHash::after(*last, *content));
-        *last
-    });
-    rolled.chain(prefixes.iter().copied())
-}
-
-/// The holder of a slot, from holders that ascend by slot.
-fn holder_of<'h>(holders: &mut Peekable<impl Iterator<Item = &'h Holder>>, slot: u32) -> Option<Tiers> {
-    while holders.next_if(|holder| holder.slot < slot).is_some() {}
-    holders.next_if(|holder| holder.slot == slot).map(|holder| holder.tiers)
 }
 
 // === impl Walker ===
 
 impl Walker {
-    fn at_root(holder: &Holder) -> Self {
-        let mut walker = Self { slot: holder.slot, blocks: 0, device: 0, tiers: [0; Tier::COUNT] };
-        walker.step(Some(holder.tiers));
-        walker
+    /// Takes blocks that lie on the device alone.
+    #[inline]
+    fn skip(&mut self, details: &mut [Detail], blocks: u32) {
+        if let Some(detail) = self.detail.checked_sub(1) {
+            let detail = &mut details[detail as usize];
+            if detail.device == self.blocks {
+                detail.device += blocks;
+            }
+            detail.tiers[Tier::Device.index()] += blocks;
+        }
+        self.blocks += blocks;
     }
 
-    /// Takes one block more, if the rank holds it.
-    fn step(&mut self, tiers: Option<Tiers>) -> bool {
-        let Some(tiers) = tiers else { return false };
-        if self.device == self.blocks && tiers.has(Tier::Device) {
-            self.device += 1;
+    /// Takes the leading blocks of a mask, `most` at most.
+    fn read(&mut self, details: &mut Vec<Detail>, mask: &[Tiers], most: u32) {
+        if self.detail == 0 {
+            let mut tiers = [0; Tier::COUNT];
+            tiers[Tier::Device.index()] = self.blocks;
+            details.push(Detail { device: self.blocks, tiers });
+            self.detail = details.len() as u32;
         }
-        self.blocks += 1;
-        for tier in tiers.iter() {
-            self.tiers[tier.index()] += 1;
-        }
-        true
-    }
-
-    fn into_match(mut self, id: RankId, rank: &Rank, grid: Grid, scope: &Scope, walked: &[PrefixHash]) -> RankMatch {
-        let mut cut_by_unknown_group = false;
-        if rank.is_hybrid() {
-            let full = walked.get(..self.blocks).unwrap_or(walked);
-            let on_device = full.get(..self.device).unwrap_or(full);
-            let blocks = reusable(rank, grid, full, |tiers| !tiers.is_empty());
-            let device = reusable(rank, grid, on_device, |tiers| tiers.has(Tier::Device));
-            cut_by_unknown_group = blocks.unknown_cuts || device.unknown_cuts;
-            self.device = device.blocks;
-            if blocks.blocks < self.blocks {
-                self.blocks = blocks.blocks;
-                self.tiers = [0; Tier::COUNT];
-                for at in walked.iter().take(self.blocks) {
-                    for tier in scope.tiers(*at, self.slot).iter() {
-                        self.tiers[tier.index()] += 1;
-                    }
-                }
+        let detail = &mut details[self.detail as usize - 1];
+        for tiers in mask.iter().take(most as usize).take_while(|tiers| !tiers.is_empty()) {
+            if detail.device == self.blocks && tiers.has(Tier::Device) {
+                detail.device += 1;
+            }
+            self.blocks += 1;
+            for tier in tiers.iter() {
+                detail.tiers[tier.index()] += 1;
             }
         }
-        RankMatch {
-            rank: id,
-            stamp: rank.stamp,
-            blocks: self.blocks as u32,
-            device: self.device as u32,
-            tiers: self.tiers,
-            held: rank.names.len() as u64,
-            partial: rank.partial,
-            cut_by_unknown_group,
-        }
     }
+}
+
+/// How many leading contents are the same.
+#[inline]
+fn same(a: &[ContentHash], b: &[ContentHash]) -> usize {
+    /// Compared at once, by the C library's widest vectors: the compiler's own loop over 16 blocks took twice as long.
+    const LANE: usize = 64;
+    let both = a.len().min(b.len());
+    let (a, b) = (words(&a[..both]), words(&b[..both]));
+    let equal = a.chunks(LANE).zip(b.chunks(LANE)).take_while(|(a, b)| a == b).count();
+    let at = (equal * LANE).min(both);
+    at + a[at..].iter().zip(&b[at..]).take_while(|(a, b)| a == b).count()
+}
+
+/// Content hashes as plain numbers: slices of those are compared by the C library, slices of ours one by one.
+#[inline]
+#[allow(unsafe_code)]
+fn words(hashes: &[ContentHash]) -> &[u64] {
+    // SAFETY: `ContentHash` is a transparent `u64`: the same size, alignment and values.
+    unsafe { std::slice::from_raw_parts(hashes.as_ptr().cast(), hashes.len()) }
 }
 
 /// The longest part of a prefix that every group lets the engine re-use.
@@ -190,18 +301,22 @@ struct Reusable {
     unknown_cuts: bool,
 }
 
-fn reusable(rank: &Rank, grid: Grid, prefix: &[PrefixHash], counts: impl Fn(Tiers) -> bool) -> Reusable {
-    let mut usable = vec![true; prefix.len() + 1];
+fn reusable(
+    odd: &Odd,
+    grid: Grid,
+    prefix: usize,
+    spot: impl Fn(usize) -> Option<Spot>,
+    counts: impl Fn(Tiers) -> bool,
+) -> Reusable {
+    let mut usable = vec![true; prefix + 1];
     let longest = |usable: &[bool]| usable.iter().rposition(|usable| *usable).unwrap_or(0);
     let mut rule_out = |group: &Group, note: &Note| {
-        note.rule_out(grid, &mut usable, |i| {
-            prefix.get(i).is_some_and(|at| rank.group_tiers(*group, *at).any(&counts))
-        });
+        note.rule_out(grid, &mut usable, |i| spot(i).is_some_and(|at| odd.group_tiers(*group, at).any(&counts)));
         longest(&usable)
     };
-    let (unknown, known): (Vec<_>, Vec<_>) = rank.notes.iter().partition(|(_, note)| note.rule == GroupRule::Unknown);
-    let known = known.into_iter().map(|(group, note)| rule_out(group, note)).last().unwrap_or(prefix.len());
+    let (unknown, known): (Vec<_>, Vec<_>) = odd.notes.iter().partition(|(_, note)| note.rule == GroupRule::Unknown);
+    let known = known.into_iter().map(|(group, note)| rule_out(group, note)).last().unwrap_or(prefix);
     let blocks = unknown.into_iter().map(|(group, note)| rule_out(group, note)).last().unwrap_or(known);
-    let blocks = if rank.too_many_groups { 0 } else { blocks };
+    let blocks = if odd.too_many_groups { 0 } else { blocks };
     Reusable { blocks, unknown_cuts: blocks < known }
 }

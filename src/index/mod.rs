@@ -19,61 +19,102 @@
 //! 10. Groups are kept apart; the full-attention prefix is cut to where each other group's rule holds.
 //! 11. Blocks are bounded per rank and in all; over it the oldest of the storing rank go, counted.
 //!
-//! How it is done for now: one lock round everything. A transaction holds it from begin to commit, so a thread that
-//! holds a transaction must not ask the index anything until it has committed.
+//! # Shape
 //!
 //! ```text
-//! state   ranks by slot and generation, scopes by (model, grid)
-//! scope   prefix hash -> who holds it, on which tiers        (what a match walks)
-//! rank    engine hash -> content, places, copies             (what an event names)
-//! apply   the verbs that change both    lookup  the match    groups  the hybrid rule
-//! copies  counts by (tier, group)       ages    the oldest   carry   a rank's content, out and back in
-//! model   the reference, apart from all this
+//! directory  rank -> cell            (model, grid) -> gate -> forest
+//!
+//! forest     runs: chains of blocks in flat arrays; a child hangs from any block of another run    shared,
+//! cover      by run: which rank holds how many of its leading blocks                               behind
+//! heads      (run, block, content) -> child, prefix hash -> run                                    a gate
+//! seats      what a match says of a rank besides
+//!
+//! rank       names: engine hash -> (hold, block)     hold: names by block, of one run              the writer's
+//!            ages: what was stored first             odd: whatever is out of the ordinary          own
+//!
+//! apply      the verbs, the short way    apart  the verbs, the long way    lookup  the match    groups  its rule
+//! carry      a rank's content out and back in
+//! model      the reference, apart from all this
 //! ```
+//!
+//! # Invariants
+//!
+//! * A rank is among the holders of a run if and only if it has a hold of it: a name stands at one of its blocks.
+//! * A block has its place (run, number) for as long as somebody holds it or something behind it; places are made
+//!   and ended only under the gate, and ended only at the end of a transaction.
+//! * A name is in the table, or in the odd names, or unknown: never in two of them.
+//! * An ordinary name's block is covered on the device; with its tail evicted first a rank's cover of a run is one
+//!   number. What is rarer (copies, tiers, groups, several places, holes) lies in tables that exist only where it
+//!   does.
+//! * A transaction locks its forest at its first change and unlocks it when it commits. What it can do with its
+//!   rank's own tables it does before or after.
+//!
+//! # Assumed
+//!
+//! Engines store under the end of what they have, and evict tails first; where they do not, it is slower and never
+//! wrong. Two different chains have different prefix hashes.
+//!
+//! A thread that holds a transaction must not ask the index anything until it has committed.
 
 mod ages;
+mod apart;
 mod apply;
 mod carry;
 mod copies;
+mod cover;
+mod directory;
 mod door;
+mod forest;
+mod gate;
 mod groups;
+mod heads;
+mod hold;
 mod lookup;
 pub mod model;
+mod names;
+mod odd;
 mod rank;
-mod scope;
-mod state;
+mod seats;
 
 pub use door::{
-    Block, Chain, Copies, Exported, Found, IndexError, Limits, Parent, Place, RankMatch, RankUsage, RemoveOutcome,
-    StoreOutcome,
+    Block, Chain, Copies, Exported, Found, IndexError, Limits, Parent, Place, RankMatch, RankScore, RankUsage,
+    RemoveOutcome, StoreOutcome,
 };
+pub use forest::Shape;
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, MutexGuard};
 
 use crate::block::{Grid, Group, GroupRule, Tier};
 use crate::hash::EngineHash;
 use crate::worker::{RankId, Stamp};
 
-use state::State;
+use apply::{Bounds, Hands};
+use directory::Directory;
+use forest::Forest;
+use gate::{Gate, Writing};
+use rank::{Cell, Rank};
 
 /// The index. Cheap to share: clone the `Arc`.
 pub struct Index {
-    state: RwLock<State>,
+    directory: Arc<Gate<Directory>>,
+    bounds: Bounds,
 }
 
 /// The one writer of one rank. Dropping it does not remove the rank.
-#[derive(Debug)]
 pub struct RankWriter {
     index: Arc<Index>,
-    rank: RankId,
+    cell: Arc<Cell>,
 }
 
 /// One engine batch being applied: invisible to readers until [`Tx::commit`], rolled forward only.
 /// Dropping it without a commit publishes what was done under the old stamp.
 pub struct Tx<'w> {
-    state: RwLockWriteGuard<'w, State>,
-    rank: RankId,
+    index: &'w Index,
+    cell: &'w Arc<Cell>,
+    rank: MutexGuard<'w, Rank>,
+    forest: Option<Writing<Forest>>,
 }
 
 /// Which ranks a match is asked of: all of the model's, or those listed.
@@ -84,7 +125,8 @@ pub type Candidates<'a> = Option<&'a [RankId]>;
 impl Index {
     /// An empty index.
     pub fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(State::new(limits)) })
+        let bounds = Bounds { limits, total: AtomicUsize::new(0) };
+        Arc::new(Self { directory: Arc::new(Gate::new(Directory::default())), bounds })
     }
 
     /// Registers a rank of `model`.
@@ -92,19 +134,25 @@ impl Index {
     /// # Errors
     /// [`IndexError::TooManyRanks`].
     pub fn register(self: &Arc<Self>, model: &str, copies: Copies) -> Result<RankWriter, IndexError> {
-        let rank = self.write().register(model, copies)?;
-        Ok(RankWriter { index: self.clone(), rank })
+        let cell = self.directory.write().register(model, copies)?;
+        Ok(RankWriter { index: self.clone(), cell })
     }
 
     /// Removes a rank with all it holds. Its writer is refused from now on. Unknown ranks are ignored.
     pub fn remove(&self, rank: RankId) {
-        self.write().remove(rank);
+        let Some(cell) = self.directory.write().unregister(rank) else { return };
+        let mut tx = Tx { index: self, cell: &cell, rank: cell.lock(), forest: None };
+        tx.rank.gone = true;
+        tx.hands().clear();
+        tx.leave_grid();
+        drop(tx);
+        self.directory.write().leave_model(&cell.model);
     }
 
     /// The grids of the ranks of `model`, whether they hold blocks just now or not; ascending. `None`: no rank has
     /// this model.
     pub fn grids(&self, model: &str) -> Option<Vec<Grid>> {
-        Some(self.read().model(model)?.scopes.keys().copied().collect())
+        self.directory.read().grids(model)
     }
 
     /// How much of `chain` each rank of `model` on `grid` holds, into `out` (emptied first), in no particular
@@ -120,31 +168,91 @@ impl Index {
         candidates: Candidates<'_>,
         out: &mut Vec<RankMatch>,
     ) {
-        self.read().match_chain(model, grid, chain, candidates, out);
+        out.clear();
+        let wanted = candidates.map(|listed| {
+            let mut listed = listed.to_vec();
+            listed.sort_unstable();
+            listed.dedup();
+            listed
+        });
+        let directory = self.directory.read();
+        if let Some(gate) = directory.scope(model, grid) {
+            let forest = gate.read();
+            lookup::with_walk(|walk| {
+                walk.go(&forest, chain);
+                walk.answers(&forest, grid, wanted.as_deref(), out);
+            });
+            if let Some(wanted) = &wanted {
+                out.sort_unstable_by_key(|found| found.rank);
+                let found = out.len();
+                for id in wanted {
+                    let known = out[..found].binary_search_by_key(id, |found| found.rank).is_ok();
+                    if let Some(face) = forest.seats.of(*id).filter(|_| !known) {
+                        out.push(nothing(*id, face.stamp, face.held, face.partial));
+                    }
+                }
+            }
+        }
+        let Some(wanted) = wanted else { return };
+        out.sort_unstable_by_key(|found| found.rank);
+        let found = out.len();
+        let missing = wanted.into_iter().filter(|id| out.binary_search_by_key(id, |found| found.rank).is_err());
+        let missing: Vec<_> = missing.map(|id| (id, directory.cell(id).cloned())).collect();
+        // Ranks that are elsewhere are locked only when nothing else is.
+        drop(directory);
+        for (id, cell) in missing {
+            let (stamp, partial) = cell.map_or((Stamp::default(), false), |cell| {
+                let rank = cell.lock();
+                (rank.stamp, rank.partial)
+            });
+            out.push(nothing(id, stamp, 0, partial));
+        }
+        debug_assert!(out.len() >= found);
+    }
+
+    /// How much of `chain` each rank of `model` on `grid` holds and nothing else, appended to `out`: for callers
+    /// that ask often. Hybrid ranks' rules are not applied ([`Index::match_chain`] does).
+    pub fn score_chain(&self, model: &str, grid: Grid, chain: Chain<'_>, out: &mut Vec<RankScore>) {
+        let directory = self.directory.read();
+        if let Some(gate) = directory.scope(model, grid) {
+            let forest = gate.read();
+            lookup::with_walk(|walk| {
+                walk.go(&forest, chain);
+                walk.scores(&forest, out);
+            });
+        }
     }
 
     /// What a rank holds; `None` once it was removed.
     pub fn usage(&self, rank: RankId) -> Option<RankUsage> {
-        self.read().rank(rank).map(rank::Rank::usage)
+        let cell = self.directory.read().cell(rank)?.clone();
+        let rank = cell.lock();
+        (!rank.gone).then(|| cell.usage(&rank))
     }
 
     /// Tells everything that a rank holds, as it is between two transactions, and the stamp of the last one; `None`
     /// once it was removed. [`Tx::restore`] takes it back, in this order.
     ///
-    /// No rank of this index can be changed meanwhile: `visit` should only take down what it is told.
+    /// The rank cannot be changed meanwhile, and none that has its model and its grid while `visit` looks at a piece:
+    /// it should only take down what it is told.
     pub fn export(&self, rank: RankId, visit: &mut dyn FnMut(Exported)) -> Option<Stamp> {
-        self.read().rank(rank).map(|rank| rank.export(visit))
+        let cell = self.directory.read().cell(rank)?.clone();
+        let rank = cell.lock();
+        (!rank.gone).then(|| carry::export(&cell, &rank, visit))
     }
 
-    // A panic while the lock was held is a bug that has been reported already; a reader that refuses to answer ever
-    // after would make it an outage.
-    fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    /// What has become of the blocks of a model on a grid: for tests and status pages. Looks at every run.
+    pub fn shape(&self, model: &str, grid: Grid) -> Option<Shape> {
+        let gate = self.directory.read().scope(model, grid)?.clone();
+        let shape = gate.read().shape();
+        Some(shape)
     }
+}
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What is said of a listed rank that holds no block of the chain.
+fn nothing(rank: RankId, stamp: Stamp, held: u64, partial: bool) -> RankMatch {
+    let tiers = [0; Tier::COUNT];
+    RankMatch { rank, stamp, blocks: 0, device: 0, tiers, held, partial, cut_by_unknown_group: false }
 }
 
 /// What an index holds may be large, and is nobody's log line.
@@ -159,7 +267,7 @@ impl fmt::Debug for Index {
 impl RankWriter {
     /// The rank.
     pub fn rank(&self) -> RankId {
-        self.rank
+        self.cell.id
     }
 
     /// Begins a transaction.
@@ -167,11 +275,17 @@ impl RankWriter {
     /// # Errors
     /// [`IndexError::WorkerGone`] once the rank was removed.
     pub fn begin(&mut self) -> Result<Tx<'_>, IndexError> {
-        let state = self.index.write();
-        match state.rank(self.rank) {
-            Some(_) => Ok(Tx { state, rank: self.rank }),
-            None => Err(IndexError::WorkerGone),
+        let rank = self.cell.lock();
+        if rank.gone {
+            return Err(IndexError::WorkerGone);
         }
+        Ok(Tx { index: &self.index, cell: &self.cell, rank, forest: None })
+    }
+}
+
+impl fmt::Debug for RankWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RankWriter").field("rank", &self.rank()).finish_non_exhaustive()
     }
 }
 
@@ -184,7 +298,32 @@ impl Tx<'_> {
     /// # Errors
     /// [`IndexError::GridConflict`] where it holds blocks on another.
     pub fn set_grid(&mut self, grid: Grid) -> Result<(), IndexError> {
-        self.state.set_grid(self.rank, grid)
+        match self.rank.grid {
+            Some(have) if have == grid => return Ok(()),
+            Some(have) if self.rank.held() > 0 => return Err(IndexError::GridConflict { have, got: grid }),
+            _ => {}
+        }
+        self.leave_grid();
+        let Some(gate) = self.index.directory.write().join(&self.cell.model, grid) else {
+            return Err(IndexError::WorkerGone);
+        };
+        let mut forest = gate.write();
+        let seat = forest.seats.take(self.cell.face(&self.rank));
+        self.forest = Some(forest);
+        self.rank.grid = Some(grid);
+        self.rank.scope = Some((gate, seat));
+        Ok(())
+    }
+
+    /// Takes a rank that holds no names off its grid.
+    fn leave_grid(&mut self) {
+        self.hands().publish();
+        if let Some((gate, seat)) = self.rank.scope.take() {
+            gate.write().seats.leave(seat);
+        }
+        if let Some(grid) = self.rank.grid.take() {
+            self.index.directory.write().leave(&self.cell.model, grid);
+        }
     }
 
     /// What a group other than the prefix group requires. `block_size` is that group's own, in tokens; the last
@@ -194,80 +333,89 @@ impl Tx<'_> {
     /// Where an engine keeps several of them and needs a block in each, note each: a noted group always binds,
     /// whether its blocks came by [`Tx::store`] or by [`Tx::hold`].
     pub fn note_group(&mut self, group: Group, rule: GroupRule, block_size: u32) {
-        if let Some(rank) = self.state.rank_mut(self.rank) {
-            rank.note_group(group, rule, block_size);
-        }
+        let admitted = self.rank.admit(group);
+        self.hands().apart(|apart| {
+            if admitted {
+                apart.odd.home = apart.rank.home;
+                apart.odd.note(group, rule, block_size, apart.rank.holds.names());
+            } else {
+                apart.odd.too_many_groups = true;
+            }
+        });
     }
 
     /// Looks an engine hash up among the names of this rank's prefix groups, whatever tier they lie on. A digest
     /// that is not known itself is looked for in its integer form too ([`EngineHash::narrow`]); so it is in
     /// [`Tx::store_known`], [`Tx::hold`] and [`Tx::remove`].
     pub fn find(&self, hash: EngineHash) -> Option<Found> {
-        self.state.rank(self.rank)?.find(hash)
+        apply::find(self.cell, &self.rank, hash)
     }
 
     /// Stores a run of blocks, each under the one before, the first under `parent`, in a group of rule
     /// [`GroupRule::Full`] on the rank's own grid. Without a grid nothing is stored.
     pub fn store(&mut self, parent: Parent, tier: Tier, group: Group, run: &[Block]) -> StoreOutcome {
-        let hands = self.state.hands(self.rank);
-        hands.map_or(StoreOutcome::default(), |mut hands| hands.store(parent, tier, group, run))
+        self.hands().store(parent, tier, group, run)
     }
 
     /// Counts one copy more of blocks that this rank already has names for (offload stores, which carry no
     /// tokens). Returns how many names were unknown; those are skipped, and so are names that stand for several
     /// places, because which of them was meant is not said.
     pub fn store_known(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) -> usize {
-        let hands = self.state.hands(self.rank);
-        hands.map_or(hashes.len(), |mut hands| hands.store_known(tier, group, hashes))
+        if !self.rank.admit(group) {
+            return hashes.len();
+        }
+        self.hands().apart(|apart| apart.store_known(tier, group, hashes))
     }
 
     /// Counts one copy more of blocks of a group that was noted with another rule or another block size: they
     /// are held by name only, and cut matches.
     pub fn hold(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) {
-        if let Some(mut hands) = self.state.hands(self.rank) {
-            hands.hold(tier, group, hashes);
+        if self.rank.admit(group) {
+            self.hands().apart(|apart| apart.hold(tier, group, hashes));
         }
     }
 
     /// Removes one copy of each name, of whatever kind of group. Of a name that stands for several places every
     /// copy on that tier goes.
     pub fn remove(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) -> RemoveOutcome {
-        let hands = self.state.hands(self.rank);
-        hands.map_or(RemoveOutcome::default(), |mut hands| hands.remove(tier, group, hashes))
-    }
-
-    /// Takes back one piece of an [`Index::export`]. Told all of it in its order, a rank that holds nothing and has
-    /// the same [`Copies`] is what the exported one was, but for its stamp, and for what its bounds do not allow.
-    ///
-    /// # Errors
-    /// [`IndexError::NotAnExport`] where no export says that at this point; nothing was changed then.
-    pub fn restore(&mut self, piece: &Exported) -> Result<(), IndexError> {
-        self.state.restore(self.rank, piece)
+        self.hands().remove(tier, group, hashes)
     }
 
     /// Drops everything this rank holds, on every tier and in every group. The grid and the groups stay known. The
     /// rank is no longer partial: nothing that its engine holds has been forgotten.
     pub fn clear(&mut self) {
-        if let Some(mut hands) = self.state.hands(self.rank) {
-            hands.clear();
-        }
+        self.hands().clear();
     }
 
     /// [`Tx::clear`], and the grid and the groups are forgotten too: another life of the engine begins.
     pub fn reset(&mut self) {
-        self.state.reset(self.rank);
+        self.hands().clear();
+        self.hands().apart(|apart| *apart.odd = odd::Odd::default());
+        self.rank.groups.clear();
+        self.rank.home = Group::default();
+        self.leave_grid();
     }
 
     /// Publishes the transaction under `stamp`.
     pub fn commit(mut self, stamp: Stamp) {
-        if let Some(rank) = self.state.rank_mut(self.rank) {
-            rank.stamp = stamp;
-        }
+        self.rank.stamp = stamp;
+        self.rank.restoring = None;
+        // The rest happens when it is dropped.
+    }
+
+    fn hands(&mut self) -> Hands<'_> {
+        Hands { cell: self.cell, rank: &mut self.rank, forest: &mut self.forest, bounds: &self.index.bounds }
+    }
+}
+
+impl Drop for Tx<'_> {
+    fn drop(&mut self) {
+        self.hands().publish();
     }
 }
 
 impl fmt::Debug for Tx<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tx").field("rank", &self.rank).finish_non_exhaustive()
+        f.debug_struct("Tx").field("rank", &self.cell.id).finish_non_exhaustive()
     }
 }

@@ -3,6 +3,7 @@
 // Helpers of tests are tests too, which clippy cannot see.
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod carrying;
 mod concurrent;
 mod fleet;
 mod groups;

@@ -208,11 +208,14 @@ fn exported(index: &Index, rank: RankId) -> Check<(Vec<Exported>, Stamp)> {
 }
 
 fn restore(writer: &mut RankWriter, pieces: &[Exported], stamp: Stamp) -> Check {
-    let mut tx = writer.begin().map_err(|e| e.to_string())?;
-    for piece in pieces {
-        tx.restore(piece).map_err(|error| format!("{piece:?}: {error}"))?;
+    // A large rank comes back in many transactions, of which only the last is committed.
+    for some in pieces.chunks(1 + pieces.len() % 4) {
+        let mut tx = writer.begin().map_err(|e| e.to_string())?;
+        for piece in some {
+            tx.restore(piece).map_err(|error| format!("{piece:?}: {error}"))?;
+        }
     }
-    tx.commit(stamp);
+    writer.begin().map_err(|e| e.to_string())?.commit(stamp);
     Ok(())
 }
 

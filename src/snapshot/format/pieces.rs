@@ -15,6 +15,9 @@ const OTHER: u8 = 3;
 /// A block; what its other bits say is in these flags.
 const BLOCK: u8 = 0x80;
 
+/// A block on the way to others; it has the first two flags.
+const PASSED: u8 = 0x40;
+
 /// It has no parent.
 const ROOT: u8 = 1;
 /// Its parent is not the block told before it: a field says which it is.
@@ -50,6 +53,7 @@ pub(super) fn put(out: &mut Vec<u8>, export: impl FnOnce(&mut dyn FnMut(Exported
 }
 
 fn put_piece(out: &mut Vec<u8>, piece: Exported, before: &mut Before) {
+    let is = |flag: u8, set: bool| if set { flag } else { 0 };
     match piece {
         Exported::Rank { grid, evicted, partial, too_many_groups } => {
             out.byte(RANK);
@@ -73,8 +77,16 @@ fn put_piece(out: &mut Vec<u8>, piece: Exported, before: &mut Before) {
             out.byte(tier.index() as u8);
             out.u32(copies);
         }
+        Exported::Passed { content, parent } => {
+            let elsewhere = parent.is_some() && parent != before.at;
+            out.byte(PASSED | is(ROOT, parent.is_none()) | is(ELSEWHERE, elsewhere));
+            out.u64(content.0);
+            if let Some(parent) = parent.filter(|_| elsewhere) {
+                out.u64(parent.0);
+            }
+            before.at = Some(PrefixHash::after(parent, content));
+        }
         Exported::Block { block, parent, seed, tier, group, copies } => {
-            let is = |flag: u8, set: bool| if set { flag } else { 0 };
             let odd = (tier, group, copies) != (Tier::Device, Group(0), 1);
             let (elsewhere, reseeded) = (parent.is_some() && parent != before.at, seed != before.seed);
             let flags = is(ROOT, parent.is_none())
@@ -138,6 +150,12 @@ impl<'a> Pieces<'a> {
                 copies: from.u32()?,
             },
             tag if tag & BLOCK != 0 => self.block(tag)?,
+            tag if tag & !(ROOT | ELSEWHERE) == PASSED => {
+                let content = ContentHash(from.u64()?);
+                let parent = self.parent(tag)?;
+                self.before.at = Some(PrefixHash::after(parent, content));
+                Exported::Passed { content, parent }
+            }
             _ => return Err(Refusal::Malformed),
         }))
     }
@@ -147,12 +165,8 @@ impl<'a> Pieces<'a> {
         let from = &mut self.from;
         let (low, content) = (from.u64()?, ContentHash(from.u64()?));
         let high = if has(WIDE) { from.u64()? } else { 0 };
-        let parent = match (has(ROOT), has(ELSEWHERE)) {
-            (true, false) => None,
-            (false, true) => Some(PrefixHash(from.u64()?)),
-            (false, false) => Some(self.before.at.ok_or(Refusal::Malformed)?),
-            (true, true) => return Err(Refusal::Malformed),
-        };
+        let parent = self.parent(tag)?;
+        let from = &mut self.from;
         let seed = if has(SEED) { Seed(from.u64()?) } else { self.before.seed };
         let (tier, group, copies) = match has(ODD) {
             true => (tier(from)?, Group(from.u32()?), from.u32()?),
@@ -161,6 +175,15 @@ impl<'a> Pieces<'a> {
         self.before = Before { at: Some(PrefixHash::after(parent, content)), seed };
         let block = Block { engine: EngineHash::from_parts(low, high), content };
         Ok(Exported::Block { block, parent, seed, tier, group, copies })
+    }
+
+    fn parent(&mut self, tag: u8) -> Result<Option<PrefixHash>, Refusal> {
+        match (tag & ROOT != 0, tag & ELSEWHERE != 0) {
+            (true, false) => Ok(None),
+            (false, true) => Ok(Some(PrefixHash(self.from.u64()?))),
+            (false, false) => Ok(Some(self.before.at.ok_or(Refusal::Malformed)?)),
+            (true, true) => Err(Refusal::Malformed),
+        }
     }
 }
 

@@ -57,6 +57,11 @@ fn pieces(rng: &mut Rng, blocks: usize) -> Vec<Exported> {
             0 => (Tier::all()[rng.usize(0..Tier::COUNT)], Group(rng.u32(0..3)), rng.u32(0..3)),
             _ => (Tier::Device, Group(0), 1),
         };
+        if rng.u8(0..4) == 0 {
+            pieces.push(Exported::Passed { content: block.content, parent });
+            before = Some(PrefixHash::after(parent, block.content));
+            continue;
+        }
         pieces.push(Exported::Block { block, parent, seed, tier, group, copies });
         before = Some(PrefixHash::after(parent, block.content));
     }

@@ -1,0 +1,457 @@
+//! The blocks of one model on one grid, as a forest of runs, and who holds which.
+//!
+//! A run is a chain of blocks in flat arrays. It hangs from a block of another run, or begins at block 0. Chains
+//! that part ways part at a block, not at a run: a child may hang from the middle, so nothing is ever split, and a
+//! block keeps its place (run, number) for as long as it is there. A block is there while somebody holds it, or
+//! something behind it in its chain.
+
+use crate::hash::{ContentHash, PrefixHash};
+
+use super::cover::{Cover, Holder};
+use super::door::Block;
+use super::heads::Heads;
+use super::names::MAX_RUN;
+use super::seats::Seats;
+
+/// No run: the parent of a run that begins at block 0.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Blocks between two prefix hashes that are kept. Between them they are rolled on, at a few nanoseconds a block.
+const MARK: usize = 16;
+
+/// A chain of blocks.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Run {
+    /// What a match compares.
+    pub(super) contents: Vec<ContentHash>,
+    pub(super) cover: Cover,
+    /// The run it hangs from, [`NONE`] where it begins at block 0.
+    parent: u32,
+    /// The block of that run.
+    parent_block: u32,
+    /// Runs that hang from this one.
+    kids: u32,
+    /// No kid hangs from a block behind this one.
+    last_kid: u32,
+    /// The prefix hash of block `MARK * i`.
+    marks: Vec<PrefixHash>,
+    /// The prefix hash of the last block, if `tip_len` is the length.
+    tip: PrefixHash,
+    tip_len: u32,
+}
+
+/// Consecutive blocks of one run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Segment {
+    pub(super) run: u32,
+    pub(super) from: u32,
+    pub(super) to: u32,
+}
+
+/// What has happened to the shape, since the beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shape {
+    /// Blocks appended in place to a run's end.
+    pub appended: u64,
+    /// Runs that began: at block 0, or where a chain parted from the others.
+    pub runs_begun: u64,
+    /// Of these, because the run before them was full.
+    pub runs_full: u64,
+    /// Of these, because others hold the end of the run before them.
+    pub runs_shared: u64,
+    /// Runs that ended: nobody held anything of them, and nothing hung from them.
+    pub runs_ended: u64,
+    /// Runs there are.
+    pub runs: u64,
+    /// Blocks there are.
+    pub blocks: u64,
+    /// Bytes of memory they take, estimated.
+    pub bytes: u64,
+}
+
+/// The forest.
+#[derive(Debug, Default)]
+pub(super) struct Forest {
+    runs: Vec<Run>,
+    free: Vec<u32>,
+    /// Runs by what they hang from and their first content.
+    kids: Heads,
+    /// Runs by the prefix hash of their first block.
+    heads: Heads,
+    pub(super) seats: Seats,
+    /// Runs that may have to be cut or ended at the end of the transaction.
+    touched: Vec<u32>,
+    shape: Shape,
+}
+
+// === impl Forest: reading ===
+
+impl Forest {
+    #[inline]
+    pub(super) fn run(&self, run: u32) -> &Run {
+        &self.runs[run as usize]
+    }
+
+    /// The run that begins behind a block with this content.
+    #[inline]
+    pub(super) fn kid(&self, parent: u32, block: u32, content: ContentHash) -> Option<u32> {
+        self.kids.get(kid_hash(parent, block, content), |run| {
+            let run = self.run(run);
+            run.parent == parent && run.parent_block == block && run.contents.first() == Some(&content)
+        })
+    }
+
+    /// The run that begins behind a block with this prefix hash.
+    #[inline]
+    pub(super) fn head(&self, parent: u32, block: u32, prefix: PrefixHash) -> Option<u32> {
+        self.heads.get(head_hash(prefix), |run| {
+            let run = self.run(run);
+            run.parent == parent && run.parent_block == block && run.marks.first() == Some(&prefix)
+        })
+    }
+
+    /// The place before a place; `None` before block 0.
+    pub(super) fn before(&self, run: u32, block: u32) -> Option<(u32, u32)> {
+        match block.checked_sub(1) {
+            Some(before) => Some((run, before)),
+            None => Some(self.run(run)).filter(|run| run.parent != NONE).map(|run| (run.parent, run.parent_block)),
+        }
+    }
+
+    /// Whether a place that a former transaction found is there still, and is that of this prefix hash.
+    pub(super) fn is_at(&self, run: u32, block: u32, prefix: PrefixHash) -> bool {
+        let run = self.runs.get(run as usize).filter(|run| run.contents.len() > block as usize);
+        run.is_some_and(|run| run.prefix(block as usize) == prefix)
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        let live = self.runs.iter().filter(|run| !run.contents.is_empty());
+        let blocks = live.map(|run| run.contents.len() as u64).sum();
+        let heap: usize = self.runs.iter().map(Run::heap).sum();
+        let tables = self.runs.capacity() * size_of::<Run>() + self.kids.heap() + self.heads.heap();
+        Shape { runs: (self.runs.len() - self.free.len()) as u64, blocks, bytes: (heap + tables) as u64, ..self.shape }
+    }
+}
+
+// === impl Forest: growing ===
+
+impl Forest {
+    /// Finds the places of a chain of blocks behind `parent`, and makes those that are not there yet. They are not
+    /// covered by that, only there until the transaction ends.
+    pub(super) fn locate(&mut self, seat: u32, parent: Option<(u32, u32)>, blocks: &[Block], out: &mut Vec<Segment>) {
+        let mut rest = blocks;
+        let (mut run, mut last) = parent.unwrap_or((NONE, 0));
+        // A place that a former transaction found.
+        if run != NONE && self.runs.get(run as usize).is_none_or(|run| run.contents.len() <= last as usize) {
+            return;
+        }
+        while let Some(first) = rest.first() {
+            if run != NONE {
+                let from = last + 1;
+                let same = self.run(run).same_blocks(from as usize, rest);
+                if same > 0 {
+                    last += same as u32;
+                    push(out, Segment { run, from, to: last + 1 });
+                    rest = &rest[same..];
+                    continue;
+                }
+            }
+            if self.may_have_kid(run, last)
+                && let Some(kid) = self.kid(run, last, first.content)
+            {
+                run = kid;
+                let same = self.run(run).same_blocks(0, rest);
+                last = same as u32 - 1;
+                push(out, Segment { run, from: 0, to: last + 1 });
+                rest = &rest[same..];
+                continue;
+            }
+            let new;
+            if run != NONE && self.run(run).contents.len() == last as usize + 1 && self.may_append(run, seat) {
+                new = rest.len().min(MAX_RUN - 1 - last as usize);
+                self.append(run, &rest[..new]);
+                push(out, Segment { run, from: last + 1, to: last + 1 + new as u32 });
+                last += new as u32;
+            } else {
+                new = rest.len().min(MAX_RUN);
+                run = self.begin(run, last, &rest[..new]);
+                push(out, Segment { run, from: 0, to: new as u32 });
+                last = new as u32 - 1;
+            }
+            rest = &rest[new..];
+        }
+        // A transaction may end before anybody covers them.
+        for segment in out.iter() {
+            if self.run(segment.run).cover.is_empty() {
+                self.touch(segment.run);
+            }
+        }
+    }
+
+    /// Spares most appends the look into the table.
+    #[inline]
+    fn may_have_kid(&self, run: u32, block: u32) -> bool {
+        run == NONE || (self.run(run).kids > 0 && self.run(run).last_kid >= block)
+    }
+
+    /// Whether a run may grow at its end: only where one rank alone holds it. Where several do, each goes on in a
+    /// run of its own, so that what they share stays one run that all hold whole.
+    fn may_append(&mut self, run: u32, seat: u32) -> bool {
+        let at = &self.runs[run as usize];
+        let full = at.contents.len() >= MAX_RUN;
+        let shared = !(at.cover.is_only(seat) || at.cover.is_empty());
+        self.shape.runs_full += u64::from(full);
+        self.shape.runs_shared += u64::from(shared && !full);
+        !full && !shared
+    }
+
+    fn append(&mut self, run: u32, blocks: &[Block]) {
+        self.shape.appended += blocks.len() as u64;
+        self.runs[run as usize].append(blocks);
+    }
+
+    fn begin(&mut self, parent: u32, parent_block: u32, blocks: &[Block]) -> u32 {
+        let mut run = Run {
+            contents: Vec::new(),
+            cover: Cover::default(),
+            parent,
+            parent_block,
+            kids: 0,
+            last_kid: 0,
+            marks: Vec::new(),
+            tip: PrefixHash(0),
+            tip_len: 0,
+        };
+        if parent != NONE {
+            let above = &mut self.runs[parent as usize];
+            above.kids += 1;
+            above.last_kid = above.last_kid.max(parent_block);
+            run.tip = above.prefix(parent_block as usize);
+        }
+        run.append(blocks);
+        let heads = (run.contents.first().copied(), run.marks.first().copied());
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.runs[id as usize] = run;
+                id
+            }
+            None => {
+                if self.runs.len() == self.runs.capacity() {
+                    self.runs.reserve_exact(self.runs.len() / 4 + 8);
+                }
+                self.runs.push(run);
+                self.runs.len() as u32 - 1
+            }
+        };
+        if let (Some(content), Some(prefix)) = heads {
+            self.kids.put(kid_hash(parent, parent_block, content), id);
+            self.heads.put(head_hash(prefix), id);
+        }
+        self.shape.runs_begun += 1;
+        id
+    }
+
+    #[inline]
+    pub(super) fn cover(&mut self, run: u32) -> &mut Cover {
+        &mut self.runs[run as usize].cover
+    }
+
+    pub(super) fn holder(&self, run: u32, seat: u32) -> Option<Holder> {
+        self.run(run).cover.get(seat)
+    }
+}
+
+// === impl Forest: shrinking ===
+
+impl Forest {
+    /// Notes that somebody holds less of a run.
+    #[inline]
+    pub(super) fn touch(&mut self, run: u32) {
+        if self.touched.last() != Some(&run) {
+            self.touched.push(run);
+        }
+    }
+
+    /// Cuts off, or ends, what nobody holds and nothing hangs from. Until then a place stays where it is, so that
+    /// a parent that was removed in the same transaction can still be stored under.
+    pub(super) fn settle(&mut self) {
+        while let Some(mut id) = self.touched.pop() {
+            // Upwards, for as long as the end of one run leaves the one above it with nothing.
+            while id != NONE {
+                let run = &mut self.runs[id as usize];
+                let kids = if run.kids > 0 { run.last_kid as usize + 1 } else { 0 };
+                let keep = run.cover.end().max(kids);
+                if keep > 0 || run.contents.is_empty() {
+                    run.truncate(keep);
+                    break;
+                }
+                id = self.end(id);
+            }
+        }
+        if self.touched.capacity() > 1024 {
+            self.touched = Vec::new();
+        }
+        if self.runs.len() == self.free.len() && self.runs.capacity() > 0 {
+            self.runs = Vec::new();
+            self.free = Vec::new();
+        }
+    }
+
+    /// Ends a run; the run above it.
+    fn end(&mut self, id: u32) -> u32 {
+        let empty = Run {
+            contents: Vec::new(),
+            cover: Cover::default(),
+            parent: NONE,
+            parent_block: 0,
+            kids: 0,
+            last_kid: 0,
+            marks: Vec::new(),
+            tip: PrefixHash(0),
+            tip_len: 0,
+        };
+        let run = std::mem::replace(&mut self.runs[id as usize], empty);
+        if let (Some(content), Some(prefix)) = (run.contents.first(), run.marks.first()) {
+            self.kids.remove(kid_hash(run.parent, run.parent_block, *content), id);
+            self.heads.remove(head_hash(*prefix), id);
+        }
+        if run.parent != NONE {
+            let above = &mut self.runs[run.parent as usize];
+            above.kids -= 1;
+            if above.kids == 0 {
+                above.last_kid = 0;
+            }
+        }
+        self.free.push(id);
+        self.shape.runs_ended += 1;
+        run.parent
+    }
+}
+
+// === impl Run ===
+
+impl Run {
+    /// How many of `blocks` stand here from block `from` on.
+    #[inline]
+    fn same_blocks(&self, from: usize, blocks: &[Block]) -> usize {
+        let here = self.contents.get(from..).unwrap_or(&[]);
+        here.iter().zip(blocks).take_while(|(here, block)| **here == block.content).count()
+    }
+
+    fn append(&mut self, blocks: &[Block]) {
+        let len = self.contents.len();
+        let mut last = match len {
+            0 if self.parent == NONE => None,
+            0 => Some(self.tip),
+            _ => Some(self.prefix(len - 1)),
+        };
+        room(&mut self.contents, blocks.len());
+        for (i, block) in (len..).zip(blocks) {
+            self.contents.push(block.content);
+            let prefix = PrefixHash::after(last, block.content);
+            last = Some(prefix);
+            if i % MARK == 0 {
+                room(&mut self.marks, 1);
+                self.marks.push(prefix);
+            }
+        }
+        self.tip = last.unwrap_or(self.tip);
+        self.tip_len = self.contents.len() as u32;
+    }
+
+    fn truncate(&mut self, len: usize) {
+        if len < self.contents.len() {
+            self.contents.truncate(len);
+            self.marks.truncate(len.div_ceil(MARK));
+            trim(&mut self.contents);
+            trim(&mut self.marks);
+        }
+    }
+
+    /// The prefix hash of a block.
+    #[inline]
+    pub(super) fn prefix(&self, block: usize) -> PrefixHash {
+        if self.tip_len as usize == self.contents.len() && block + 1 == self.contents.len() {
+            return self.tip;
+        }
+        let mark = self.marks[block / MARK];
+        let between = &self.contents[block / MARK * MARK + 1..block + 1];
+        between.iter().fold(mark, |prefix, content| prefix.then(*content))
+    }
+
+    /// How many of `chain` stand here from the first block on. What a prefix hash says of one block it says of all
+    /// before it, so the marks are bisected, and only between two of them hashes are rolled on.
+    pub(super) fn same_prefixes(&self, chain: &[PrefixHash]) -> usize {
+        let both = self.contents.len().min(chain.len());
+        if both == self.contents.len() && both > 0 && self.prefix(both - 1) == chain[both - 1] {
+            return both;
+        }
+        let marks = &self.marks[..both.div_ceil(MARK)];
+        let (mut low, mut high) = (0, marks.len());
+        while low < high {
+            let mid = low + (high - low) / 2;
+            if marks[mid] == chain[mid * MARK] {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        let Some(mark) = low.checked_sub(1) else { return 0 };
+        let mut prefix = marks[mark];
+        let mut same = mark * MARK + 1;
+        while same < both {
+            prefix = prefix.then(self.contents[same]);
+            if prefix != chain[same] {
+                break;
+            }
+            same += 1;
+        }
+        same
+    }
+
+    fn heap(&self) -> usize {
+        self.contents.capacity() * size_of::<ContentHash>()
+            + self.marks.capacity() * size_of::<PrefixHash>()
+            + self.cover.heap()
+    }
+}
+
+/// Appends a segment, or lengthens the last one by it.
+#[inline]
+fn push(segments: &mut Vec<Segment>, next: Segment) {
+    match segments.last_mut() {
+        Some(last) if last.run == next.run && last.to == next.from => last.to = next.to,
+        _ => segments.push(next),
+    }
+}
+
+/// Makes room at the end of an array that grows block by block: an eighth more, not twice as much. (A quarter cost a
+/// byte and a half a block, and was no faster.)
+#[inline]
+pub(super) fn room<T>(array: &mut Vec<T>, more: usize) {
+    if array.capacity() - array.len() < more {
+        array.reserve_exact(more.max(array.len() / 8));
+    }
+}
+
+/// Gives memory back once a third of it lies empty.
+#[inline]
+pub(super) fn trim<T>(array: &mut Vec<T>) {
+    if array.len() * 3 < array.capacity() * 2 {
+        array.shrink_to(array.len() + array.len() / 8);
+    }
+}
+
+#[inline]
+fn kid_hash(parent: u32, block: u32, content: ContentHash) -> u32 {
+    let place = u64::from(parent) << 32 | u64::from(block);
+    let wide = u128::from(place ^ 0x9E37_79B9_7F4A_7C15) * u128::from(content.0 | 1);
+    let mixed = (wide as u64 ^ (wide >> 64) as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    (mixed >> 32) as u32
+}
+
+#[inline]
+fn head_hash(prefix: PrefixHash) -> u32 {
+    (prefix.0 >> 32) as u32
+}

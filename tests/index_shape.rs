@@ -1,0 +1,165 @@
+//! The shape of the index under what engines do, and under what they should not do: what is appended in place, when
+//! a run begins instead, and that all of it goes again.
+
+// Helpers of tests are tests too, which clippy cannot see.
+#![allow(clippy::expect_used)]
+
+use std::sync::Arc;
+
+use kvtap::block::{Grid, Group, Tier};
+use kvtap::hash::{ContentHash, EngineHash, Seed};
+use kvtap::index::{Block, Chain, Copies, Index, Limits, Parent, RankWriter, Shape};
+use kvtap::worker::Stamp;
+
+const GROUP: Group = Group(0);
+
+fn grid() -> Grid {
+    Grid::new(16).expect("16 tokens a block")
+}
+
+fn writer(index: &Arc<Index>) -> RankWriter {
+    let mut writer = index.register("m", Copies::Count).expect("room");
+    writer.begin().expect("registered").set_grid(grid()).expect("no other grid");
+    writer
+}
+
+/// Blocks whose names and contents are numbers; chains are told apart by the numbers.
+fn blocks(numbers: std::ops::Range<u64>) -> Vec<Block> {
+    let block = |n| Block { engine: EngineHash::from_u64(n), content: ContentHash(n) };
+    numbers.map(block).collect()
+}
+
+/// Stores numbers under a number, or at the root.
+fn store(writer: &mut RankWriter, parent: Option<u64>, numbers: std::ops::Range<u64>) {
+    let mut tx = writer.begin().expect("registered");
+    let parent = match parent {
+        None => Parent::Root(Seed::PLAIN),
+        Some(n) => Parent::Under(tx.find(EngineHash::from_u64(n)).expect("known").place),
+    };
+    let run = blocks(numbers);
+    assert_eq!(tx.store(parent, Tier::Device, GROUP, &run).added, run.len());
+    tx.commit(Stamp::default());
+}
+
+fn remove(writer: &mut RankWriter, numbers: impl Iterator<Item = u64>) {
+    let hashes: Vec<_> = numbers.map(EngineHash::from_u64).collect();
+    let mut tx = writer.begin().expect("registered");
+    assert_eq!(tx.remove(Tier::Device, GROUP, &hashes).removed, hashes.len());
+    tx.commit(Stamp::default());
+}
+
+fn shape(index: &Index) -> Shape {
+    index.shape("m", grid()).expect("a rank has this grid")
+}
+
+fn held(index: &Index, chain: &[ContentHash]) -> Vec<u32> {
+    let mut out = Vec::new();
+    index.match_chain("m", grid(), Chain::Content(chain), None, &mut out);
+    out.iter().map(|found| found.blocks).collect()
+}
+
+#[test]
+fn a_decode_store_under_the_end_of_its_own_run_is_appended_in_place() {
+    let index = Index::new(Limits::default());
+    let mut one = writer(&index);
+    store(&mut one, None, 0..10);
+    let before = shape(&index);
+    for n in 10..500 {
+        store(&mut one, Some(n - 1), n..n + 1);
+    }
+    let after = shape(&index);
+    assert_eq!(after.appended - before.appended, 490);
+    assert_eq!((after.runs, after.runs_begun), (1, 1));
+}
+
+#[test]
+fn a_run_whose_end_others_hold_is_not_appended_to() {
+    let index = Index::new(Limits::default());
+    let (mut one, mut two) = (writer(&index), writer(&index));
+    store(&mut one, None, 0..10);
+    store(&mut two, None, 0..10);
+    store(&mut one, Some(9), 10..11);
+    let shape = shape(&index);
+    assert_eq!((shape.runs, shape.runs_shared, shape.appended), (2, 1, 0));
+}
+
+#[test]
+fn a_store_under_the_middle_of_a_run_begins_another_and_splits_nothing() {
+    let index = Index::new(Limits::default());
+    let mut one = writer(&index);
+    store(&mut one, None, 0..10);
+    store(&mut one, Some(4), 100..105);
+    let shape = shape(&index);
+    assert_eq!((shape.runs, shape.blocks, shape.appended), (2, 15, 0));
+    let chain: Vec<_> = (0..5).chain(100..105).map(ContentHash).collect();
+    assert_eq!(held(&index, &chain), [10]);
+}
+
+#[test]
+fn a_chain_of_a_million_blocks_is_a_few_full_runs_and_goes_again() {
+    const BLOCKS: u64 = 1_000_000;
+    let index = Index::new(Limits::default());
+    let mut one = writer(&index);
+    for from in (0..BLOCKS).step_by(100_000) {
+        store(&mut one, from.checked_sub(1), from..from + 100_000);
+    }
+    let full = shape(&index);
+    assert_eq!((full.blocks, full.runs, full.runs_full), (BLOCKS, 16, 15));
+    let chain: Vec<_> = (0..BLOCKS).map(ContentHash).collect();
+    assert_eq!(held(&index, &chain), [BLOCKS as u32]);
+    remove(&mut one, (0..BLOCKS).rev());
+    let empty = shape(&index);
+    assert_eq!((empty.runs, empty.blocks), (0, 0));
+    assert!(empty.bytes * 100 < full.bytes, "{} of {} bytes are left", empty.bytes, full.bytes);
+}
+
+#[test]
+fn a_hundred_thousand_children_under_one_block_are_each_found_and_go_again() {
+    let index = Index::new(Limits::default());
+    let mut one = writer(&index);
+    store(&mut one, None, 0..1);
+    for n in 1..100_000 {
+        store(&mut one, Some(0), n..n + 1);
+    }
+    for n in [1, 50_000, 99_999] {
+        assert_eq!(held(&index, &[ContentHash(0), ContentHash(n)]), [2]);
+    }
+    remove(&mut one, 0..100_000);
+    assert_eq!((shape(&index).runs, shape(&index).blocks), (0, 0));
+}
+
+#[test]
+fn what_many_ranks_store_and_evict_for_long_leaves_a_bounded_shape() {
+    let index = Index::new(Limits::default());
+    let mut ranks: Vec<_> = (0..8).map(|_| (writer(&index), Vec::<std::ops::Range<u64>>::new())).collect();
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut next = 1_000;
+    let mut most = 0;
+    for round in 0..4_000 {
+        let (writer, chains) = &mut ranks[round % 8];
+        if chains.is_empty() {
+            store(writer, None, 0..64);
+        }
+        // A prompt under the shared one, its output block by block, and the oldest prompt out, its tail first.
+        let (from, prompt, output) = (next, rng.u64(8..40), rng.u64(1..20));
+        store(writer, Some(63), from..from + prompt);
+        for n in from + prompt..from + prompt + output {
+            store(writer, Some(n - 1), n..n + 1);
+        }
+        next = from + prompt + output;
+        chains.push(from..next);
+        if chains.len() > 20 {
+            let oldest = chains.remove(0);
+            let cut = rng.u64(oldest.clone());
+            // Sometimes the middle goes before the tail.
+            remove(writer, (oldest.start..cut).rev());
+            remove(writer, (cut..oldest.end).rev());
+        }
+        most = most.max(shape(&index).runs);
+    }
+    assert!(most <= 8 * 21 + 1, "{most} runs for 160 chains");
+    for (writer, _) in &ranks {
+        index.remove(writer.rank());
+    }
+    assert_eq!(index.grids("m"), None, "the last rank takes its model with it");
+}

@@ -18,6 +18,8 @@ pub struct Server {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server that took the connection may take to begin an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes: thousands of workers.
 const MAX_ANSWER: usize = 64 << 20;
 
@@ -29,7 +31,7 @@ impl Server {
     /// # Errors
     /// [`Failure::Usage`] where the address is none, [`Failure::Failed`] where nobody answers there.
     pub(super) async fn connect(&self) -> Result<QueryServiceClient<Channel>, Failure> {
-        let endpoint = self.endpoint()?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+        let endpoint = self.endpoint()?.connect_timeout(CONNECT_TIMEOUT).timeout(ANSWER_TIMEOUT).tcp_nodelay(true);
         let channel = endpoint.connect().await;
         let channel =
             channel.map_err(|error| Failure::Failed(format!("cannot reach {}: {}", self.address, cause(&error))))?;

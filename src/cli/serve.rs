@@ -47,7 +47,8 @@ pub async fn run(args: Args) -> Outcome {
         for warning in warnings.iter() {
             eprintln!("{warning}");
         }
-        println!("{}: ok, {} feeds", args.config.display(), config.feeds.iter().map(|feed| feed.ranks).sum::<u32>());
+        let feeds: u32 = config.feeds.iter().map(|feed| feed.ranks).sum();
+        println!("{}: ok, {feeds} feed{}", args.config.display(), if feeds == 1 { "" } else { "s" });
         return Ok(());
     }
     telemetry::start(config.log.level.name(), config.log.format == Format::Json);

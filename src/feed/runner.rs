@@ -79,6 +79,8 @@ pub struct Runner<S> {
     published: Instant,
     complained: Option<Instant>,
     told: Option<Instant>,
+    /// The state has changed since it was logged last: what was held back is made up for.
+    untold: bool,
 }
 
 /// When what is due.
@@ -149,6 +151,7 @@ impl<S: Source> Runner<S> {
             published: Instant::now(),
             complained: None,
             told: None,
+            untold: false,
         }
     }
 
@@ -433,7 +436,9 @@ impl<S: Source> Runner<S> {
         }
         let orphans = self.normalizer.orphans();
         let changed = self.tally.publish(&self.entry, self.machine.counters(), self.normalizer.dropped(), orphans);
-        if changed && self.may_tell() {
+        self.untold |= changed;
+        if self.untold && self.may_tell() {
+            self.untold = false;
             let (feed, status) = (&self.entry.identity, self.entry.status());
             let (state, epoch, why) = (status.state.name(), status.epoch, &status.why);
             tracing::info!(%feed, state, epoch, why, "The feed's state changed.");

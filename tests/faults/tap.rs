@@ -56,9 +56,9 @@ impl Tap {
         link.queue.messages = world.queue;
         link.timing.first_retry = ms(5);
         link.timing.longest_retry = ms(50);
-        link.timing.heartbeat = Heartbeat { interval: ms(150), timeout: ms(500) };
+        link.timing.heartbeat = Heartbeat { interval: ms(200), timeout: ms(1500) };
         let replay =
-            world.replay.then(|| ReplayOptions { idle: ms(250), ..ReplayOptions::new(self::endpoint(replay)) });
+            world.replay.then(|| ReplayOptions { idle: ms(600), ..ReplayOptions::new(self::endpoint(replay)) });
         let options = Options {
             identity,
             engine: "vllm",

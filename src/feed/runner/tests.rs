@@ -91,6 +91,7 @@ impl Stand {
 }
 
 /// A runner that does not run yet, and what it reads and writes.
+#[expect(clippy::type_complexity)]
 fn idle(
     replay: bool,
 ) -> (Runner<Script>, Arc<Index>, Arc<Entry>, mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<u64>) {

@@ -8,13 +8,17 @@ export KVTAP_PYTHON
 SCHEDULES ?= 5000
 FIRST ?= 0
 
-.PHONY: demo test fuzz soak venv fmt lint doc clean-venv
+.PHONY: demo test bench fuzz soak venv fmt lint doc clean-venv
 
 demo:
 	$(CARGO) run --locked -- demo
 
 test: venv
 	$(CARGO) test --locked
+
+# Our index beside the published ones, same workloads, interleaved rounds: benches/peers/README.md.
+bench:
+	sh benches/peers/bench.sh
 
 # Fuzzes every door that bytes come in by, or DOORS="wire query", each for so many seconds: fuzz/README.md.
 FUZZ_SECONDS ?= 60

@@ -77,11 +77,6 @@ impl EngineHash {
         }
     }
 
-    /// The name with these halves ([`Self::low`], [`Self::high`]).
-    pub(crate) const fn from_halves(low: u64, high: u64) -> Self {
-        Self { low, high }
-    }
-
     /// The low 64 bits: what an integer-mode engine would have sent for the same digest.
     pub const fn low(self) -> u64 {
         self.low

@@ -220,7 +220,7 @@ impl Hold {
     #[inline]
     fn name(&self, block: u32) -> EngineHash {
         let high = self.highs.as_ref().and_then(|highs| highs.get(block as usize)).copied().unwrap_or(0);
-        EngineHash::from_halves(self.lows[block as usize], high)
+        EngineHash::from_parts(self.lows[block as usize], high)
     }
 
     #[inline]

@@ -4,7 +4,7 @@ CARGO ?= cargo
 KVTAP_PYTHON ?= $(CURDIR)/.venv/bin/python
 export KVTAP_PYTHON
 
-.PHONY: demo test venv fmt lint doc clean-venv
+.PHONY: demo test venv fmt lint doc clean-venv bench
 
 demo:
 	$(CARGO) run --locked -- demo
@@ -28,3 +28,7 @@ doc:
 
 clean-venv:
 	rm -rf .venv
+
+# kvtap's index beside its peers: about ten minutes on two idle cores.
+bench:
+	sh benches/peers/bench.sh

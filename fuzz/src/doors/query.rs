@@ -59,7 +59,7 @@ pub fn query(bytes: &[u8]) {
             _ => ("/kvtap.v1.QueryService/ListWorkers", false),
         };
         match service.call(path, streamed, Bytes::copy_from_slice(body)) {
-            Ok(answers) if call % 3 == 0 => answers.iter().for_each(|answer| plausible(answer)),
+            Ok(answers) if call % 3 == 0 => answers.iter().for_each(plausible),
             Ok(_) => {}
             Err(status) => {
                 // `Internal` is tonic's word for a body that is no message.

@@ -145,6 +145,12 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// Whether a map comes next.
+    #[inline]
+    pub const fn is_at_map(&self) -> bool {
+        matches!(self.rest, [0x80..=0x8f | 0xde | 0xdf, ..])
+    }
+
     /// What comes next, without reading it.
     ///
     /// # Errors

@@ -140,12 +140,11 @@ fn by_position(cursor: &mut Cursor<'_>, n: usize, batch: &mut Batch) -> Result<(
     }
     let mut draft = Draft::new(batch);
     for (index, field) in order.iter().enumerate().take(n) {
-        match cursor.peek()? {
-            Head::Map(pairs) if index >= required => {
-                cursor.head()?;
-                draft.read_metadata(cursor, pairs, batch)?;
-            }
-            _ => draft.read(*field, cursor, batch)?,
+        if index >= required && cursor.is_at_map() {
+            let Head::Map(pairs) = cursor.head()? else { return Err(EventError::BadField.into()) };
+            draft.read_metadata(cursor, pairs, batch)?;
+        } else {
+            draft.read(*field, cursor, batch)?;
         }
     }
     cursor.skip_many(n.saturating_sub(order.len()))?;

@@ -70,8 +70,38 @@ impl<'a> Cursor<'a> {
     /// # Errors
     /// [`MessageError::Truncated`] where the bytes end early or could not hold what the head declares,
     /// [`MessageError::NotABatch`] at the one byte that msgpack never uses.
-    #[inline]
+    // The heads that events are made of are read where they are asked for, the others by a call. Measured on one-block
+    // messages: a third less time than with one function for all, whose result goes through memory. `inline` alone is
+    // not taken up, and `longer_head` by bytes in place of markers gains nothing.
+    #[inline(always)]
     pub fn head(&mut self) -> Result<Head<'a>, MessageError> {
+        match self.rest {
+            [n @ 0..=0x7f, tail @ ..] => {
+                self.rest = tail;
+                Ok(Head::Unsigned(u64::from(*n)))
+            }
+            [n @ 0x90..=0x9f, tail @ ..] => {
+                self.rest = tail;
+                Ok(Head::Array(self.count(usize::from(n & 0x0f), 1)?))
+            }
+            [n @ 0xa0..=0xbf, tail @ ..] => {
+                self.rest = tail;
+                Ok(Head::Text(self.bytes(usize::from(n & 0x1f))?))
+            }
+            [0xc0, tail @ ..] => {
+                self.rest = tail;
+                Ok(Head::Nil)
+            }
+            [0xcf, a, b, c, d, e, f, g, h, tail @ ..] => {
+                self.rest = tail;
+                Ok(Head::Unsigned(u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h])))
+            }
+            _ => self.longer_head(),
+        }
+    }
+
+    /// Any head.
+    fn longer_head(&mut self) -> Result<Head<'a>, MessageError> {
         let [first, tail @ ..] = self.rest else { return Err(MessageError::Truncated) };
         self.rest = tail;
         Ok(match Marker::from_u8(*first) {
@@ -115,6 +145,12 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// Whether a map comes next.
+    #[inline]
+    pub const fn is_at_map(&self) -> bool {
+        matches!(self.rest, [0x80..=0x8f | 0xde | 0xdf, ..])
+    }
+
     /// What comes next, without reading it.
     ///
     /// # Errors
@@ -132,10 +168,14 @@ impl<'a> Cursor<'a> {
     pub fn find(&self, pairs: usize, key: &[u8]) -> Result<Option<Head<'a>>, MessageError> {
         let mut ahead = *self;
         for _ in 0..pairs {
-            let found = ahead.peek()? == Head::Text(key);
-            ahead.skip()?;
-            if found {
-                return ahead.head().map(Some);
+            let start = ahead;
+            match ahead.head()? {
+                Head::Text(found) if found == key => return ahead.head().map(Some),
+                Head::Text(_) => {}
+                _ => {
+                    ahead = start;
+                    ahead.skip()?;
+                }
             }
             ahead.skip()?;
         }

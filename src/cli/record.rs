@@ -54,7 +54,7 @@ pub struct Args {
     /// End after so long: 500ms, 10s, 5m, 1h.
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     duration: Option<Duration>,
-    /// End after so many live messages.
+    /// End after so many live messages, and the replay that runs by then.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
     /// Write pseudonyms in place of tokens, hashes, LoRA names, salts and extra keys.
@@ -159,7 +159,9 @@ async fn record(args: Args, stop: &CancellationToken) -> Result<Tally, Failure> 
         if recorder.full {
             break "the file is full";
         }
-        if args.messages.is_some_and(|messages| recorder.messages >= messages) {
+        // A replay that still runs belongs to what was asked for: without its end a reader sees a gap.
+        let enough = args.messages.is_some_and(|messages| recorder.messages >= messages);
+        if enough && asking.running.is_none() {
             break "all messages that were asked for are there";
         }
         if events.is_empty() || recorder.unflushed >= FLUSH_EVERY {
@@ -169,7 +171,7 @@ async fn record(args: Args, stop: &CancellationToken) -> Result<Tally, Failure> 
             biased;
             () = stop.cancelled() => break "told to stop",
             () = until(end) => break "the time is over",
-            event = events.recv() => match event {
+            event = events.recv(), if !enough => match event {
                 None => break "told to stop",
                 Some(LinkEvent::Listening(endpoint)) => eprintln!("listening on {endpoint}"),
                 Some(LinkEvent::Unreachable(error)) => {
@@ -210,6 +212,7 @@ async fn record(args: Args, stop: &CancellationToken) -> Result<Tally, Failure> 
                 };
                 if let Some(complete) = ended {
                     asking.running = None;
+                    eprintln!("replay {}", if complete { "complete" } else { "broken off" });
                     recorder.write(Entry::ReplayEnded { complete })?;
                 }
             }

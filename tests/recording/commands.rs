@@ -79,8 +79,15 @@ async fn json_of(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// When the engine goes on publishing: as soon as a replay was asked for, or when it is over.
+#[derive(PartialEq)]
+enum Then {
+    Meanwhile,
+    Afterwards,
+}
+
 /// Records the whole capture: its first messages from the replay socket, the others live.
-async fn record(file: &Path, more: &[&str]) {
+async fn record(file: &Path, then: Then, more: &[&str]) {
     let mut peer = Peer::start().await;
     let (total, early) = (peer.hello["messages"].as_u64().unwrap(), 5);
     // They were published before anybody came.
@@ -89,16 +96,18 @@ async fn record(file: &Path, more: &[&str]) {
     let out = file.to_str().unwrap();
     let mut args = vec!["record", "--endpoint", &endpoint, "--replay", &replay, "--out", out, "--messages", &live];
     args.extend(more);
-    let recorder = kvtap(&args).spawn().unwrap();
+    let mut recorder = kvtap(&args).spawn().unwrap();
+    let mut said = BufReader::new(recorder.stderr.take().unwrap()).lines();
     peer.ask("subscribers 1").await;
     let deadline = Instant::now() + PATIENCE;
     while peer.ask("replays").await["replays"] == json!(0) {
         assert!(Instant::now() < deadline, "never asked for a replay");
         sleep(std::time::Duration::from_millis(5)).await;
     }
+    while then == Then::Afterwards && line(&mut said).await != "replay complete" {}
     peer.ask("all").await;
-    let output = timeout(PATIENCE, recorder.wait_with_output()).await.unwrap().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let status = timeout(PATIENCE, recorder.wait()).await.unwrap().unwrap();
+    assert!(status.success(), "{status}");
 }
 
 fn tokens(prompt: &[u32]) -> String {
@@ -109,7 +118,7 @@ fn tokens(prompt: &[u32]) -> String {
 async fn a_recording_gives_the_same_matches_in_an_index_and_on_sockets() {
     let folder = tempdir().unwrap();
     let file = folder.path().join("engine.kvtap");
-    record(&file, &[]).await;
+    record(&file, Then::Meanwhile, &[]).await;
     let (prompts, messages) = capture();
     let expected = matches(&messages, &prompts);
     let (last, _) = messages.last().unwrap();
@@ -172,7 +181,7 @@ async fn a_recording_gives_the_same_matches_in_an_index_and_on_sockets() {
 async fn a_redacted_recording_gives_the_same_matches_and_none_of_its_tokens() {
     let folder = tempdir().unwrap();
     let file = folder.path().join("engine.kvtap");
-    record(&file, &["--redact"]).await;
+    record(&file, Then::Meanwhile, &["--redact"]).await;
     let (prompts, messages) = capture();
     let expected = matches(&messages, &prompts);
 
@@ -248,7 +257,7 @@ fn encoded(token: u32) -> Vec<u8> {
 async fn a_torn_recording_is_played_up_to_its_tear() {
     let folder = tempdir().unwrap();
     let file = folder.path().join("engine.kvtap");
-    record(&file, &[]).await;
+    record(&file, Then::Afterwards, &[]).await;
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() - 3]).unwrap();
     let (_, messages) = capture();

@@ -1,5 +1,6 @@
 //! Random histories, told to the index and to its reference model side by side.
 
+pub mod follow;
 mod history;
 
 use std::collections::BTreeMap;
@@ -11,8 +12,8 @@ use kvtap::index::model::{Model, ModelParent, Path};
 use kvtap::index::{Block, Chain, Copies, Exported, Index, IndexError, Limits, Parent, RankMatch, RankWriter};
 use kvtap::worker::{RankId, Stamp};
 
-pub use history::Profile;
-use history::{Op, Pick, Step};
+use history::{Op, Pick};
+pub use history::{Profile, Step};
 
 const MODELS: [&str; 2] = ["m", "n"];
 

@@ -34,7 +34,7 @@
 //!
 //! apply      the verbs, the short way    apart  the verbs, the long way    lookup  the match    groups  its rule
 //! carry      a rank's content out and back in
-//! tap        what changes, to whoever listens
+//! tap        what changes, to whoever listens        mirror  what an index needs that is told by another's tap
 //! model      the reference, apart from all this
 //! ```
 //!
@@ -71,6 +71,7 @@ mod groups;
 mod heads;
 mod hold;
 mod lookup;
+mod mirror;
 pub mod model;
 mod names;
 mod odd;
@@ -252,6 +253,12 @@ impl Index {
         let cell = self.directory.read().cell(rank)?.clone();
         let rank = cell.lock();
         (!rank.gone).then(|| carry::export(&cell, &rank, visit))
+    }
+
+    /// What a rank holds at one exact point, as a delta from nothing ([`Listener::follow`]); `None` once it was removed.
+    /// It is numbered only among deltas that somebody hears.
+    pub fn snapshot(&self, rank: RankId) -> Option<Delta> {
+        self.with_rank(rank, |cell, rank| tap::snapshot(cell, rank))
     }
 
     /// A rank between two of its transactions; `None` once it was removed.

@@ -28,6 +28,7 @@ pub use queue::{Cut, Listener, TapBounds};
 
 pub(super) use queue::Queue;
 pub(super) use record::{RankTap, emit, resolve};
+pub(super) use whole::snapshot;
 
 use std::sync::Arc;
 

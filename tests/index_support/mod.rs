@@ -2,6 +2,7 @@
 
 pub mod follow;
 mod history;
+pub mod replicate;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -88,6 +88,14 @@ impl Listener {
         })
     }
 
+    /// [`Listener::follow`] without the snapshot: the number of the rank's last delta before those that are heard.
+    pub fn attend(&self, rank: RankId) -> Option<u64> {
+        self.index.with_rank(rank, |cell, rank| {
+            RankTap::join(cell, rank, &self.queue);
+            rank.told
+        })
+    }
+
     /// Stops following a rank. What waits is still heard.
     pub fn unfollow(&self, rank: RankId) {
         self.index.with_rank(rank, |_, rank| RankTap::leave(rank, &self.queue));

@@ -17,7 +17,7 @@ use super::{Change, Delta, What};
 const AT_ONCE: usize = 1 << 16;
 
 /// Tells what a rank holds. Its lock keeps its own blocks in their places; the forest is left free in between.
-pub(super) fn snapshot(cell: &Cell, rank: &Rank) -> Delta {
+pub(in crate::index) fn snapshot(cell: &Cell, rank: &Rank) -> Delta {
     let mut changes = vec![Change::Reset];
     changes.extend(rank.grid.map(Change::Grid));
     if rank.hybrid {

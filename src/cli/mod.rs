@@ -4,6 +4,7 @@
 //! clear line about a failure to standard error. Exit codes: 0, 1 failed, 64 bad usage or configuration; `doctor` has
 //! one more, which its help tells.
 
+pub mod bench;
 mod client;
 pub mod demo;
 pub mod doctor;
@@ -56,6 +57,8 @@ pub enum Command {
     Replay(replay::Args),
     /// Examine feeds: what is wrong with each, and how to mend it.
     Doctor(doctor::Args),
+    /// Measure ingest, matching, memory and restart on this machine, for your own shape of fleet.
+    Bench(bench::Args),
 }
 
 /// How a command ends.
@@ -108,6 +111,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Record(args) => record::run(args).await,
             Command::Replay(args) => replay::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,
+            Command::Bench(args) => bench::run(args).await,
         }
     })
 }

@@ -83,7 +83,6 @@ pub use door::{
 pub use forest::Shape;
 
 use std::fmt;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, MutexGuard};
 
 use crate::block::{Grid, Group, GroupRule, Tier};
@@ -125,8 +124,12 @@ pub type Candidates<'a> = Option<&'a [RankId]>;
 impl Index {
     /// An empty index.
     pub fn new(limits: Limits) -> Arc<Self> {
-        let bounds = Bounds { limits, total: AtomicUsize::new(0) };
-        Arc::new(Self { directory: Arc::new(Gate::new(Directory::default())), bounds })
+        Arc::new(Self { directory: Arc::new(Gate::new(Directory::default())), bounds: Bounds::new(limits) })
+    }
+
+    /// Sets other bounds. A rank that is over them forgets its oldest blocks the next time it stores.
+    pub fn set_limits(&self, limits: Limits) {
+        self.bounds.set(limits);
     }
 
     /// Registers a rank of `model`.

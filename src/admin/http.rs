@@ -13,10 +13,13 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::discovery::DiscoveryReport;
 use super::metrics::{CONTENT_TYPE, Metrics};
 use super::ready::Readiness;
+use super::reloads::ConfigReport;
 use super::report::{Fleet, RankReport, VERSION, millis};
 use super::requests::RequestMetrics;
+use crate::roster::EntryReport;
 
 /// What the admin port shows.
 #[derive(Clone, Debug)]
@@ -32,6 +35,9 @@ struct Status {
     uptime_ms: u64,
     ready: bool,
     workers: Vec<RankReport>,
+    roster: Vec<EntryReport>,
+    config: ConfigReport,
+    discovery: DiscoveryReport,
 }
 
 /// How long open requests may take once the port is told to close.
@@ -95,6 +101,9 @@ async fn status(State(admin): State<Admin>) -> Response {
         uptime_ms: millis(admin.fleet.uptime()),
         ready: admin.readiness.is_ready(),
         workers: admin.fleet.reports(),
+        roster: admin.fleet.standing.picture().entries,
+        config: admin.fleet.reloads.report(),
+        discovery: admin.fleet.discovered.report(),
     };
     match serde_json::to_vec(&status) {
         Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),

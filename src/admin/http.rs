@@ -17,7 +17,7 @@ use super::discovery::DiscoveryReport;
 use super::metrics::{CONTENT_TYPE, Metrics};
 use super::ready::Readiness;
 use super::reloads::ConfigReport;
-use super::report::{Fleet, RankReport, VERSION, millis};
+use super::report::{Fleet, RankReport, SnapshotFolder, VERSION, millis};
 use super::requests::RequestMetrics;
 use crate::roster::EntryReport;
 
@@ -34,6 +34,8 @@ struct Status {
     version: &'static str,
     uptime_ms: u64,
     ready: bool,
+    /// The folder of the snapshots; null where none is configured.
+    snapshots: Option<SnapshotFolder>,
     workers: Vec<RankReport>,
     roster: Vec<EntryReport>,
     config: ConfigReport,
@@ -100,6 +102,7 @@ async fn status(State(admin): State<Admin>) -> Response {
         version: VERSION,
         uptime_ms: millis(admin.fleet.uptime()),
         ready: admin.readiness.is_ready(),
+        snapshots: admin.fleet.snapshots().cloned(),
         workers: admin.fleet.reports(),
         roster: admin.fleet.standing.picture().entries,
         config: admin.fleet.reloads.report(),

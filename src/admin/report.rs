@@ -2,7 +2,7 @@
 //! `ListWorkers` and `kvtap workers` show.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -31,6 +31,16 @@ pub struct Fleet {
     /// How discovery fares.
     pub discovered: Arc<Discovered>,
     started: Instant,
+    snapshots: OnceLock<SnapshotFolder>,
+}
+
+/// The folder that snapshots go to, where one is configured.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SnapshotFolder {
+    /// Where it is.
+    pub directory: String,
+    /// Why no snapshot is taken or loaded; absent where all is well.
+    pub fault: Option<String>,
 }
 
 /// One rank's feed and what is held of it. Its JSON field names are relied on by other programs.
@@ -139,12 +149,24 @@ impl Fleet {
             reloads: Arc::default(),
             discovered: Arc::default(),
             started: Instant::now(),
+            snapshots: OnceLock::new(),
         }
     }
 
     /// The same fleet, whose feeds `roster` decides on.
     pub fn decided_by(self, roster: &Roster) -> Self {
         Self { standing: Arc::clone(roster.standing()), ..self }
+    }
+
+    /// Says where its snapshots go, once.
+    pub fn set_snapshots(&self, folder: SnapshotFolder) {
+        // Said twice, the first word stands: there is one folder a process.
+        let _ = self.snapshots.set(folder);
+    }
+
+    /// Where its snapshots go; `None`: it takes none.
+    pub fn snapshots(&self) -> Option<&SnapshotFolder> {
+        self.snapshots.get()
     }
 
     /// How long it has been served.

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use tonic::transport::Channel;
 
-use super::client::{Server, refused};
+use super::client::Server;
 use super::table::{Align, Table};
 use super::{Failure, Outcome};
 use crate::proto::v1::admin_service_client::AdminServiceClient;
@@ -99,6 +99,13 @@ struct Add {
     tuning: Vec<(String, String)>,
 }
 
+/// The connection, and how answers are wanted.
+struct Asking {
+    server: Server,
+    client: AdminServiceClient<Channel>,
+    json: bool,
+}
+
 #[derive(Serialize)]
 struct Added {
     outcome: &'static str,
@@ -132,104 +139,111 @@ const MAX_ANSWER: usize = 64 << 20;
 /// [`Failure::Usage`] where an address or a pair is none; [`Failure::Failed`] where the server cannot be reached,
 /// refuses, or has the feed set aside or failed.
 pub async fn run(args: Args) -> Outcome {
-    let channel = Server::at(args.server).channel().await?;
-    let mut client = AdminServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER);
+    let server = Server::at(args.server);
+    let client = AdminServiceClient::new(server.channel().await?).max_decoding_message_size(MAX_ANSWER);
+    let asking = Asking { server, client, json: args.json };
     match args.verb {
-        Verb::Add(add) => put(&mut client, *add, args.json).await,
-        Verb::Remove { worker } => remove(&mut client, worker, args.json).await,
-        Verb::Clear { worker, ranks } => clear(&mut client, worker, ranks, args.json).await,
-        Verb::Dump => dump(&mut client, args.json).await,
+        Verb::Add(add) => asking.put(*add).await,
+        Verb::Remove { worker } => asking.remove(worker).await,
+        Verb::Clear { worker, ranks } => asking.clear(worker, ranks).await,
+        Verb::Dump => asking.dump().await,
     }
 }
 
-async fn put(client: &mut AdminServiceClient<Channel>, add: Add, json: bool) -> Outcome {
-    let request = v1::PutFeedRequest { feed: Some(add.spec()?) };
-    let response = client.put_feed(request).await.map_err(|status| refused(&status))?.into_inner();
-    let outcome = match response.outcome() {
-        PutOutcome::Added => "added",
-        PutOutcome::Changed => "changed",
-        PutOutcome::Unchanged => "unchanged",
-        PutOutcome::Unspecified => return Err(unknown("the server says what this program does not know")),
-    };
-    let entry = response.entry.map(entry_from_proto).transpose().map_err(unknown)?;
-    let added = Added { outcome, entry, warnings: response.warnings };
-    if json {
-        print_json(&added)?;
-    } else {
-        for warning in &added.warnings {
-            eprintln!("{warning}");
+// === impl Asking ===
+
+impl Asking {
+    async fn put(mut self, add: Add) -> Outcome {
+        let request = v1::PutFeedRequest { feed: Some(add.spec()?) };
+        let response = self.client.put_feed(request).await.map_err(|status| self.server.refused(&status))?.into_inner();
+        let outcome = match response.outcome() {
+            PutOutcome::Added => "added",
+            PutOutcome::Changed => "changed",
+            PutOutcome::Unchanged => "unchanged",
+            PutOutcome::Unspecified => return Err(unknown("the server says what this program does not know")),
+        };
+        let entry = response.entry.map(entry_from_proto).transpose().map_err(unknown)?;
+        let added = Added { outcome, entry, warnings: response.warnings };
+        if self.json {
+            print_json(&added)?;
+        } else {
+            for warning in &added.warnings {
+                eprintln!("{warning}");
+            }
+            let place = added.entry.as_ref().map_or("gone", |entry| entry.place.name());
+            say(&format!("{outcome}, {place}"))?;
         }
-        let place = added.entry.as_ref().map_or("gone", |entry| entry.place.name());
-        println!("{outcome}, {place}");
-    }
-    match added.entry {
-        Some(entry) if !entry.why.is_empty() => {
-            Err(Failure::Failed(format!("{} is {}: {}", entry.worker, entry.place.name(), entry.why)))
+        match added.entry {
+            Some(entry) if !entry.why.is_empty() => {
+                Err(Failure::Failed(format!("{} is {}: {}", entry.worker, entry.place.name(), entry.why)))
+            }
+            _ => Ok(()),
         }
-        _ => Ok(()),
     }
-}
 
-async fn remove(client: &mut AdminServiceClient<Channel>, worker: String, json: bool) -> Outcome {
-    let request = v1::RemoveFeedRequest { worker };
-    let response = client.remove_feed(request).await.map_err(|status| refused(&status))?.into_inner();
-    let removed = Removed { removed: response.removed, remaining: entries(response.remaining)? };
-    if json {
-        return print_json(&removed);
+    async fn remove(mut self, worker: String) -> Outcome {
+        let request = v1::RemoveFeedRequest { worker };
+        let response =
+            self.client.remove_feed(request).await.map_err(|status| self.server.refused(&status))?.into_inner();
+        let removed = Removed { removed: response.removed, remaining: entries(response.remaining)? };
+        if self.json {
+            return print_json(&removed);
+        }
+        say(if removed.removed { "removed" } else { "was not there" })?;
+        for entry in &removed.remaining {
+            say(&format!("still wanted by {} ({})", entry.source, entry.origin))?;
+        }
+        Ok(())
     }
-    println!("{}", if removed.removed { "removed" } else { "was not there" });
-    for entry in &removed.remaining {
-        println!("still wanted by {} ({})", entry.source, entry.origin);
-    }
-    Ok(())
-}
 
-async fn clear(client: &mut AdminServiceClient<Channel>, worker: String, ranks: Vec<u32>, json: bool) -> Outcome {
-    let request = v1::ClearWorkerRequest { worker: worker.clone(), ranks };
-    let response = client.clear_worker(request).await.map_err(|status| refused(&status))?.into_inner();
-    let cleared = Cleared { worker, ranks: response.ranks };
-    if json {
-        return print_json(&cleared);
+    async fn clear(mut self, worker: String, ranks: Vec<u32>) -> Outcome {
+        let request = v1::ClearWorkerRequest { worker: worker.clone(), ranks };
+        let response =
+            self.client.clear_worker(request).await.map_err(|status| self.server.refused(&status))?.into_inner();
+        let cleared = Cleared { worker, ranks: response.ranks };
+        if self.json {
+            return print_json(&cleared);
+        }
+        say(&format!("cleared {}", listed(&cleared.ranks)))
     }
-    println!("cleared {}", listed(&cleared.ranks));
-    Ok(())
-}
 
-async fn dump(client: &mut AdminServiceClient<Channel>, json: bool) -> Outcome {
-    let response = client.dump(v1::DumpRequest {}).await.map_err(|status| refused(&status))?.into_inner();
-    let dumped = Dumped { entries: entries(response.entries)? };
-    if json {
-        return print_json(&dumped);
-    }
-    let mut table = Table::new([
-        ("WORKER", Align::Left),
-        ("SOURCE", Align::Left),
-        ("PLACE", Align::Left),
-        ("MODEL", Align::Left),
-        ("ENGINE", Align::Left),
-        ("RANKS", Align::Left),
-        ("ENDPOINT", Align::Left),
-        ("REPLAY", Align::Left),
-        ("ORIGIN", Align::Left),
-        ("WHY", Align::Left),
-    ]);
-    for entry in dumped.entries {
-        table.row([
-            entry.worker,
-            entry.source.name().to_owned(),
-            entry.place.name().to_owned(),
-            entry.model,
-            entry.engine,
-            listed(&entry.ranks),
-            entry.endpoint,
-            entry.replay_endpoint.unwrap_or_else(|| "-".to_owned()),
-            entry.origin,
-            entry.why,
+    async fn dump(mut self) -> Outcome {
+        let response =
+            self.client.dump(v1::DumpRequest {}).await.map_err(|status| self.server.refused(&status))?.into_inner();
+        let dumped = Dumped { entries: entries(response.entries)? };
+        if self.json {
+            return print_json(&dumped);
+        }
+        let mut table = Table::new([
+            ("WORKER", Align::Left),
+            ("SOURCE", Align::Left),
+            ("PLACE", Align::Left),
+            ("MODEL", Align::Left),
+            ("ENGINE", Align::Left),
+            ("RANKS", Align::Left),
+            ("ENDPOINT", Align::Left),
+            ("REPLAY", Align::Left),
+            ("ORIGIN", Align::Left),
+            ("WHY", Align::Left),
         ]);
+        for entry in dumped.entries {
+            table.row([
+                entry.worker,
+                entry.source.name().to_owned(),
+                entry.place.name().to_owned(),
+                entry.model,
+                entry.engine,
+                listed(&entry.ranks),
+                entry.endpoint,
+                entry.replay_endpoint.unwrap_or_else(|| "-".to_owned()),
+                entry.origin,
+                entry.why,
+            ]);
+        }
+        let mut out = io::stdout().lock();
+        table.print(&mut out)?;
+        Ok(out.flush()?)
     }
-    let mut out = io::stdout().lock();
-    table.print(&mut out)?;
-    Ok(out.flush()?)
 }
 
 fn entries(entries: Vec<v1::FeedEntry>) -> Result<Vec<EntryReport>, Failure> {
@@ -242,6 +256,10 @@ fn unknown(what: impl Into<String>) -> Failure {
 
 fn listed(ranks: &[u32]) -> String {
     ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn say(line: &str) -> Outcome {
+    Ok(writeln!(io::stdout(), "{line}")?)
 }
 
 fn print_json(answer: &impl Serialize) -> Outcome {

@@ -1,8 +1,10 @@
 //! `kvtap serve`: follow every feed of a configuration and answer routers over gRPC until told to stop.
 
 mod admin_rpc;
+mod changing;
 mod reload;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,19 +12,20 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Outcome};
+use crate::admin::report::SnapshotFolder;
 use crate::admin::{self, Admin, Fleet, Readiness, RequestMetrics};
 use crate::config::{Config, Env, Format, Watch};
-use crate::discovery::Discovery;
 use crate::feed::Snapshots;
 use crate::feed::status::Board;
 use crate::index::Index;
 use crate::roster::{Roster, Source};
-use crate::serve::{self, AdminRpc, Listener, listen};
+use crate::serve::{self, Listener, listen};
+use crate::snapshot::Store;
 use crate::telemetry;
+use changing::Changing;
 use reload::Reloader;
 
 /// What the last snapshots may take, even where draining has used up the grace.
@@ -51,9 +54,12 @@ pub async fn run(args: Args) -> Outcome {
         for warning in warnings.iter() {
             eprintln!("{warning}");
         }
+        if let Some(Err(error)) = config.snapshot.directory.as_deref().map(Store::check) {
+            eprintln!("snapshot.directory: cannot be used here, so no snapshot would be taken or loaded: {error}");
+        }
         let feeds: u32 = config.feeds.iter().map(|feed| feed.ranks).sum();
-        println!("{}: ok, {feeds} feed{}", args.config.display(), if feeds == 1 { "" } else { "s" });
-        return Ok(());
+        let plural = if feeds == 1 { "" } else { "s" };
+        return Ok(writeln!(std::io::stdout(), "{}: ok, {feeds} feed{plural}", args.config.display())?);
     }
     telemetry::start(config.log.level.name(), config.log.format == Format::Json);
     for warning in warnings.iter() {
@@ -92,7 +98,7 @@ async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outco
     let admin_stop = CancellationToken::new();
     let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
 
-    let snapshots = config.snapshot.open();
+    let snapshots = snapshots(&config, &fleet);
     let wanted = config.wanted(snapshots.as_ref()).map_err(|error| Failure::Failed(error.to_string()))?;
     let begun = roster.set(Source::Config, wanted).await;
     if let Some(failed) = begun.failed.into_iter().next() {
@@ -140,42 +146,16 @@ async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outco
     served.map_err(|error| Failure::Failed(error.to_string()))
 }
 
-/// What may want other feeds than the file does.
-struct Changing {
-    roster: Roster,
-    snapshots: Option<Snapshots>,
-    config: watch::Receiver<Arc<Config>>,
-}
-
-// === impl Changing ===
-
-impl Changing {
-    /// Begins to discover, where that is configured.
-    async fn discovery(&self, config: &Config, fleet: &Fleet) -> Result<Option<JoinHandle<()>>, Failure> {
-        let Some(settings) = config.discovery.clone() else { return Ok(None) };
-        let (roster, snapshots, config) = (self.roster.clone(), self.snapshots.clone(), self.config.clone());
-        let discovery = Discovery::new(settings, roster, snapshots, Arc::clone(&fleet.discovered), config).await;
-        let discovery = discovery.map_err(|error| Failure::Failed(error.to_string()))?;
-        Ok(Some(tokio::spawn(discovery.run())))
+/// Where snapshots go. A directory that cannot be used costs the snapshots, not the service.
+fn snapshots(config: &Config, fleet: &Fleet) -> Option<Snapshots> {
+    let directory = config.snapshot.directory.as_deref()?.display().to_string();
+    let opened = config.snapshot.open();
+    let fault = opened.as_ref().err().map(ToString::to_string);
+    if let Some(error) = &fault {
+        tracing::error!(directory, error, "No snapshots are taken or loaded: the directory cannot be used.");
     }
-
-    /// Begins to take Admin calls, where that is configured; returns what waits for the end of it.
-    fn admin_rpc(self, listeners: Vec<Listener>, shutdown: CancellationToken) -> impl Future<Output = ()> {
-        let served = (!listeners.is_empty()).then(|| {
-            let service = AdminRpc::new(self.roster, admin_rpc::reader(self.config, self.snapshots));
-            tokio::spawn(serve::admin_rpc::run(listeners, service, shutdown))
-        });
-        async move {
-            match served {
-                None => {}
-                Some(served) => match served.await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::error!(%error, "The Admin service failed."),
-                    Err(error) => tracing::error!(%error, "The Admin service's task failed."),
-                },
-            }
-        }
-    }
+    fleet.set_snapshots(SnapshotFolder { directory, fault });
+    opened.ok().flatten()
 }
 
 /// Cancels `shutdown` at the first SIGTERM or SIGINT; the second ends the process.

@@ -1,5 +1,6 @@
 //! What a configured feed means to the rooms below: the options of each rank's feed.
 
+use std::io;
 use std::sync::Arc;
 
 use super::feed::{Engine, EventEndpoint, Feed};
@@ -31,16 +32,13 @@ impl Config {
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Where snapshots go. A directory that cannot be used costs the snapshots, not the service: it is logged.
-    pub fn open(&self) -> Option<Snapshots> {
-        let directory = self.directory.as_deref()?;
-        match Store::open(directory) {
-            Ok(store) => Some(Snapshots { store, interval: self.interval, afresh: false }),
-            Err(error) => {
-                tracing::error!(directory = %directory.display(), %error, "No snapshots are taken or loaded: the directory cannot be used.");
-                None
-            }
-        }
+    /// Opens the folder that snapshots go to; `None` where there is to be none.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    pub fn open(&self) -> io::Result<Option<Snapshots>> {
+        let Some(directory) = &self.directory else { return Ok(None) };
+        Ok(Some(Snapshots { store: Store::open(directory)?, interval: self.interval, afresh: false }))
     }
 }
 

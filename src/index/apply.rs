@@ -24,7 +24,8 @@ use super::tap;
 /// Bounds, and what they are compared with.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    pub(super) limits: Limits,
+    blocks_per_rank: AtomicUsize,
+    blocks_in_all: AtomicUsize,
     /// What all ranks together weigh.
     pub(super) total: AtomicUsize,
 }
@@ -73,9 +74,20 @@ const PENDING: u32 = MAX_HOLDS as u32;
 // === impl Bounds ===
 
 impl Bounds {
+    pub(super) fn new(limits: Limits) -> Self {
+        let Limits { blocks_per_rank, blocks_in_all } = limits;
+        let [blocks_per_rank, blocks_in_all] = [blocks_per_rank, blocks_in_all].map(AtomicUsize::new);
+        Self { blocks_per_rank, blocks_in_all, total: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn set(&self, limits: Limits) {
+        self.blocks_per_rank.store(limits.blocks_per_rank, Ordering::Relaxed);
+        self.blocks_in_all.store(limits.blocks_in_all, Ordering::Relaxed);
+    }
+
     pub(super) fn has_room(&self, weight: usize, more: usize) -> bool {
-        weight + more <= self.limits.blocks_per_rank
-            && self.total.load(Ordering::Relaxed) + more <= self.limits.blocks_in_all
+        weight + more <= self.blocks_per_rank.load(Ordering::Relaxed)
+            && self.total.load(Ordering::Relaxed) + more <= self.blocks_in_all.load(Ordering::Relaxed)
     }
 }
 

@@ -87,7 +87,6 @@ pub use forest::Shape;
 pub use tap::{BlockRun, Change, Cut, Delta, Heard, Listener, TapBounds, What};
 
 use std::fmt;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::block::{Grid, Group, GroupRule, Tier};
@@ -131,8 +130,13 @@ pub type Candidates<'a> = Option<&'a [RankId]>;
 impl Index {
     /// An empty index.
     pub fn new(limits: Limits) -> Arc<Self> {
-        let bounds = Bounds { limits, total: AtomicUsize::new(0) };
-        Arc::new(Self { directory: Arc::new(Gate::new(Directory::default())), bounds, listeners: Mutex::default() })
+        let (directory, bounds) = (Arc::new(Gate::new(Directory::default())), Bounds::new(limits));
+        Arc::new(Self { directory, bounds, listeners: Mutex::default() })
+    }
+
+    /// Sets other bounds. A rank that is over them forgets its oldest blocks the next time it stores.
+    pub fn set_limits(&self, limits: Limits) {
+        self.bounds.set(limits);
     }
 
     /// Registers a rank of `model`.

@@ -131,6 +131,7 @@ fn snapshots(config: &config::Snapshot, fleet: &Fleet) -> Option<Snapshots> {
     let directory = config.directory.as_deref()?;
     let opened = Store::open(directory);
     let fault = opened.as_ref().err().map(ToString::to_string);
+    let fault = fault.or_else(|| Store::check(directory).err().map(|error| error.to_string()));
     fleet.set_snapshots(SnapshotFolder { directory: directory.display().to_string(), fault });
     match opened {
         Ok(store) => Some(Snapshots { store, interval: config.interval }),

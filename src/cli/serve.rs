@@ -148,12 +148,14 @@ async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outco
 
 /// Where snapshots go. A directory that cannot be used costs the snapshots, not the service.
 fn snapshots(config: &Config, fleet: &Fleet) -> Option<Snapshots> {
-    let directory = config.snapshot.directory.as_deref()?.display().to_string();
+    let path = config.snapshot.directory.as_deref()?;
+    let directory = path.display().to_string();
     let opened = config.snapshot.open();
     let fault = opened.as_ref().err().map(ToString::to_string);
     if let Some(error) = &fault {
         tracing::error!(directory, error, "No snapshots are taken or loaded: the directory cannot be used.");
     }
+    let fault = fault.or_else(|| Store::check(path).err().map(|error| error.to_string()));
     fleet.set_snapshots(SnapshotFolder { directory, fault });
     opened.ok().flatten()
 }

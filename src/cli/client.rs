@@ -31,11 +31,17 @@ impl Server {
     /// # Errors
     /// [`Failure::Usage`] where the address is none, [`Failure::Failed`] where nobody answers there.
     pub(super) async fn connect(&self) -> Result<QueryServiceClient<Channel>, Failure> {
+        Ok(QueryServiceClient::new(self.channel().await?).max_decoding_message_size(MAX_ANSWER))
+    }
+
+    /// A connection, for whichever service.
+    ///
+    /// # Errors
+    /// Those of [`Server::connect`].
+    pub(super) async fn channel(&self) -> Result<Channel, Failure> {
         let endpoint = self.endpoint()?.connect_timeout(CONNECT_TIMEOUT).timeout(ANSWER_TIMEOUT).tcp_nodelay(true);
         let channel = endpoint.connect().await;
-        let channel =
-            channel.map_err(|error| Failure::Failed(format!("cannot reach {}: {}", self.address, cause(&error))))?;
-        Ok(QueryServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER))
+        channel.map_err(|error| Failure::Failed(format!("cannot reach {}: {}", self.address, cause(&error))))
     }
 
     fn endpoint(&self) -> Result<Endpoint, Failure> {

@@ -15,6 +15,8 @@ pub mod sim;
 mod table;
 mod tokens;
 mod units;
+pub mod watch;
+mod watch_output;
 pub mod workers;
 
 use std::fmt;
@@ -44,6 +46,8 @@ pub enum Command {
     Match(match_::Args),
     /// List a server's workers, their feeds and what they hold.
     Workers(workers::Args),
+    /// Follow the normalized feed: what each worker holds, and every change of it.
+    Watch(watch::Args),
     /// Show it all at work: three engines, one kvtap, real sockets, in this process.
     Demo(demo::Args),
     /// Run simulated engines on real sockets.
@@ -95,6 +99,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Serve(args) => serve::run(args).await,
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
+            Command::Watch(args) => watch::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,
             Command::Record(args) => record::run(args).await,

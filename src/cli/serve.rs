@@ -82,6 +82,7 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
         grace: config.grpc.drain_grace,
+        watch: serve::WatchLimits::default(),
     };
     let told = tokio::spawn(shutdown.clone().cancelled_owned().map(|()| Instant::now()));
     let served = serve::run(listeners, fleet, requests, readiness, options, shutdown.clone()).await;

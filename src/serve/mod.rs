@@ -7,6 +7,7 @@
 //! ```
 //!
 //! * [`listen`]: tcp (both address families on one socket) and unix sockets, bound by the caller.
+//! * `watch`: the normalized feed, to whoever keeps an index of their own.
 //! * [`run`]: one server on any number of listeners, with health and reflection, and a drain that ends in time.
 //!
 //! What holds:
@@ -26,6 +27,7 @@ mod query;
 mod request;
 pub mod response;
 mod server;
+mod watch;
 
 pub use listen::{ListenAddr, ListenError, Listener};
-pub use server::{Options, ServeError, run};
+pub use server::{Options, ServeError, WatchLimits, run};

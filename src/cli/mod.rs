@@ -19,6 +19,8 @@ pub mod sim;
 mod table;
 mod tokens;
 mod units;
+pub mod watch;
+mod watch_output;
 pub mod workers;
 
 use std::fmt;
@@ -50,6 +52,8 @@ pub enum Command {
     Workers(workers::Args),
     /// Add, change, remove and clear feeds of a running server, or list who wants which.
     Admin(admin::Args),
+    /// Follow the normalized feed: what each worker holds, and every change of it.
+    Watch(watch::Args),
     /// Show it all at work: three engines, one kvtap, real sockets, in this process.
     Demo(demo::Args),
     /// Run simulated engines on real sockets.
@@ -110,6 +114,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
             Command::Admin(args) => admin::run(args).await,
+            Command::Watch(args) => watch::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,
             Command::Record(args) => record::run(args).await,

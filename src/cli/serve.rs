@@ -122,6 +122,7 @@ async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outco
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
         grace: config.grpc.drain_grace,
+        watch: serve::WatchLimits::default(),
     };
     let told = tokio::spawn(shutdown.clone().cancelled_owned().map(|()| Instant::now()));
     let served = serve::run(listeners, fleet, requests, readiness, options, shutdown.clone()).await;

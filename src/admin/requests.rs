@@ -1,5 +1,6 @@
 //! What the gRPC services count.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -95,6 +96,12 @@ impl RequestMetrics {
     pub fn record_blocks(&self, asked: u64, matched: u64) {
         self.asked.inc_by(asked);
         self.matched.inc_by(matched);
+    }
+
+    /// How many calls ended how, by call and outcome.
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
+        let count = |rpc: Rpc| CODES.map(|code| (code, self.requests.get_or_create(&Outcome { rpc, code }).get()));
+        Rpc::ALL.into_iter().map(|rpc| (rpc.name(), count(rpc).into())).collect()
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::Faults;
+use crate::telemetry::complain;
 
 /// Taps the KV-cache event feeds of LLM inference engines and answers, over gRPC, which worker already holds how much
 /// of a prompt.
@@ -82,7 +83,7 @@ pub fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
+            complain(&failure);
             ExitCode::from(failure.code())
         }
     }

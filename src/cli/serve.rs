@@ -20,7 +20,7 @@ use crate::index::Index;
 use crate::normalize;
 use crate::serve::{self, Listener, listen};
 use crate::snapshot::Store;
-use crate::telemetry;
+use crate::telemetry::{self, Telemetry, Traces, announce};
 use crate::wire::Dialect;
 
 /// What the last snapshots may take, even where draining has used up the grace.
@@ -51,16 +51,23 @@ pub async fn run(args: Args) -> Outcome {
         println!("{}: ok, {feeds} feed{}", args.config.display(), if feeds == 1 { "" } else { "s" });
         return Ok(());
     }
-    telemetry::start(config.log.level.name(), config.log.format == Format::Json);
+    let traces = Traces::from_env().map_err(|error| Failure::Usage(error.to_string()))?;
+    let telemetry = telemetry::start(config.log.level.name(), config.log.format == Format::Json, traces.as_ref());
     for warning in warnings.iter() {
         tracing::warn!("{warning}");
     }
     let shutdown = CancellationToken::new();
     stop_on_signals(shutdown.clone())?;
-    serve(config, shutdown).await
+    let served = serve(config, telemetry, shutdown).await;
+    if let Some(traces) = traces {
+        // It gives up by itself when the collector does not answer.
+        let sent = tokio::task::spawn_blocking(move || traces.finish()).await;
+        sent.map_err(|error| Failure::Failed(error.to_string()))?;
+    }
+    served
 }
 
-async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
+async fn serve(config: Config, telemetry: Telemetry, shutdown: CancellationToken) -> Outcome {
     let index = Index::new(config.limits);
     let board = Arc::new(Board::default());
     let fleet = Arc::new(Fleet::new(Arc::clone(&index), Arc::clone(&board)));
@@ -72,8 +79,8 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
     let admin_at = config.admin.listen;
     let admin_listener = listen::bind_tcp(admin_at)
         .map_err(|error| Failure::Failed(format!("cannot listen on {admin_at} (admin.listen): {error}")))?;
-    eprintln!("admin listening on {}", admin_listener.local_addr()?);
-    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone());
+    announce(&format!("admin listening on {}", admin_listener.local_addr()?));
+    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone()).telling(telemetry);
     let admin_stop = CancellationToken::new();
     let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
 

@@ -38,6 +38,11 @@ impl Server {
         Ok(QueryServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER))
     }
 
+    /// The server, as it was named.
+    pub(super) fn name(&self) -> &str {
+        &self.address
+    }
+
     fn endpoint(&self) -> Result<Endpoint, Failure> {
         let bad = || {
             Failure::Usage(format!("--server: {:?} is not HOST:PORT, http://HOST:PORT or unix:///PATH", self.address))

@@ -14,6 +14,7 @@ mod signals;
 pub mod sim;
 mod table;
 mod tokens;
+pub mod top;
 mod units;
 pub mod workers;
 
@@ -45,6 +46,8 @@ pub enum Command {
     Match(match_::Args),
     /// List a server's workers, their feeds and what they hold.
     Workers(workers::Args),
+    /// Show on a terminal who is fresh, what is lost and how busy everything is, again and again.
+    Top(top::Args),
     /// Show it all at work: three engines, one kvtap, real sockets, in this process.
     Demo(demo::Args),
     /// Run simulated engines on real sockets.
@@ -96,6 +99,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Serve(args) => serve::run(args).await,
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
+            Command::Top(args) => top::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,
             Command::Record(args) => record::run(args).await,

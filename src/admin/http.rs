@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{CONTENT_TYPE, Metrics, resident_bytes};
 use super::page;
 use super::ready::Readiness;
-use super::report::{Fleet, RankReport, VERSION, millis};
+use super::report::{Fleet, RankReport, SnapshotFolder, VERSION, millis};
 use super::requests::RequestMetrics;
 use crate::telemetry::{Happening, Telemetry};
 
@@ -43,6 +43,8 @@ struct Status {
     memory_bytes: Option<u64>,
     /// Requests answered, by call and outcome.
     requests: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
+    /// The folder of the snapshots; null where none is configured.
+    snapshots: Option<SnapshotFolder>,
     workers: Vec<RankReport>,
     /// The newest first.
     happenings: Vec<Happening>,
@@ -124,6 +126,7 @@ async fn status(State(admin): State<Admin>) -> Response {
         log_level: admin.telemetry.level.get(),
         memory_bytes: resident_bytes(),
         requests: admin.requests.counts(),
+        snapshots: admin.fleet.snapshots().cloned(),
         workers: admin.fleet.reports(),
         happenings: admin.telemetry.recent.list(),
     };

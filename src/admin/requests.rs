@@ -1,5 +1,6 @@
 //! What the gRPC services count.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -131,6 +132,12 @@ impl RequestMetrics {
     /// A watch was cut because it had fallen behind.
     pub fn watcher_was_cut(&self) {
         self.cut.inc();
+    }
+
+    /// How many calls ended how, by call and outcome.
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
+        let count = |rpc: Rpc| CODES.map(|code| (code, self.requests.get_or_create(&Outcome { rpc, code }).get()));
+        Rpc::ALL.into_iter().map(|rpc| (rpc.name(), count(rpc).into())).collect()
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::matching::{Answer, NOBODY, RankAnswer, Who};
-use crate::admin::report::{RankReport, TierBlocks, millis};
+use crate::admin::report::{Queue, RankReport, TierBlocks, millis};
 use crate::block::Grid;
 use crate::feed::status::State;
 use crate::proto::v1;
@@ -142,6 +142,12 @@ pub(super) fn rank_report(report: RankReport) -> v1::RankReport {
         dropped: report.dropped,
         snapshots: report.snapshots,
         snapshots_refused: report.snapshots_refused,
+        queue: Some(v1::Queue {
+            messages: report.queue.messages,
+            bytes: report.queue.bytes,
+            limit_messages: report.queue.limit_messages,
+            limit_bytes: report.queue.limit_bytes,
+        }),
     }
 }
 
@@ -150,6 +156,7 @@ pub fn report_of(message: v1::RankReport) -> RankReport {
     let state = message.state();
     let who = message.worker_rank.unwrap_or_default();
     let tiers = message.tiers.unwrap_or_default();
+    let queue = message.queue.unwrap_or_default();
     let total = |counts: &BTreeMap<String, u64>| counts.values().sum();
     RankReport {
         worker: who.worker,
@@ -191,6 +198,12 @@ pub fn report_of(message: v1::RankReport) -> RankReport {
         messages: message.messages,
         received_bytes: message.received_bytes,
         events: message.events,
+        queue: Queue {
+            messages: queue.messages,
+            bytes: queue.bytes,
+            limit_messages: queue.limit_messages,
+            limit_bytes: queue.limit_bytes,
+        },
         connected: message.connected,
         engine: message.engine,
         endpoint: message.endpoint,

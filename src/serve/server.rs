@@ -21,6 +21,7 @@ use crate::admin::{Fleet, Readiness, RequestMetrics};
 use crate::proto::DESCRIPTORS;
 use crate::proto::v1::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use crate::proto::v1::watch_service_server::{SERVICE_NAME as WATCH_SERVICE, WatchServiceServer};
+use crate::telemetry;
 
 /// How the server behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,8 +95,9 @@ pub async fn run(
     let mut servers = JoinSet::new();
     for listener in listeners {
         lines.push(format!("grpc listening on {}", listener.address()?));
-        let mut server =
+        let server =
             Server::builder().http2_keepalive_interval(Some(KEEPALIVE.0)).http2_keepalive_timeout(Some(KEEPALIVE.1));
+        let mut server = server.trace_fn(telemetry::request_span);
         let router = server.add_routes(routes.clone());
         let stopped = stop.clone().cancelled_owned();
         match listener {
@@ -111,7 +113,7 @@ pub async fn run(
     report(&health, ServingStatus::Serving).await;
     readiness.set(true);
     for line in lines {
-        eprintln!("{line}");
+        telemetry::announce(&line);
     }
 
     let ended = tokio::select! {

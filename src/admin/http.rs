@@ -16,7 +16,6 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::DiscoveryReport;
-use super::metrics::{CONTENT_TYPE, Metrics};
 use super::metrics::{CONTENT_TYPE, Metrics, resident_bytes};
 use super::page;
 use super::ready::Readiness;

@@ -156,7 +156,7 @@ impl Apart<'_> {
         let (Some(tap), Some(forest)) = (tap, self.forest.as_deref()) else { return };
         let mut places: Vec<At> = at.into_iter().collect();
         for form in forms(name) {
-            let ordinary = names.get(form, |spot| holds.is(spot, form)).map(|(_, spot)| spot);
+            let ordinary = names.get(names.aim(form), |spot| holds.is(spot, form));
             let odd = self.odd.names.get(&form).into_iter().flat_map(|name| name.places.iter());
             places.extend(ordinary.into_iter().chain(odd).map(|spot| (holds.get(spot.hold).run, spot.block)));
         }

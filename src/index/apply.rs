@@ -35,7 +35,7 @@ pub(super) struct Hands<'a> {
     pub(super) cell: &'a Arc<Cell>,
     pub(super) rank: &'a mut Rank,
     /// The forest, once this transaction has changed it; it stays locked until the commit.
-    pub(super) forest: &'a mut Option<Writing<Forest>>,
+    pub(super) forest: &'a mut Option<Writing<'static, Forest>>,
     pub(super) bounds: &'a Bounds,
 }
 
@@ -66,6 +66,9 @@ struct Lost {
 
 /// Blocks that are looked at together: bounds the scratch, whatever an engine sends.
 const BATCH: usize = 4096;
+
+/// A store of so few blocks opens the gate first.
+const FEW: usize = 2;
 
 // === impl Bounds ===
 
@@ -122,6 +125,14 @@ impl Hands<'_> {
     fn store_ordinary(&mut self, parent: Option<(u32, u32)>, seed: Seed, blocks: &[Block]) -> Option<(u32, u32)> {
         self.finish();
         self.borrow_scratch();
+        if blocks.len() <= FEW {
+            // Few names wait for their buckets and nothing else; meanwhile the gate opens, and the run is on its way.
+            self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
+            let forest = lock(self.forest, self.rank)?;
+            if let Some((run, _)) = parent {
+                forest.touch_run(run);
+            }
+        }
         if !self.put_names(blocks) {
             return None;
         }
@@ -202,12 +213,15 @@ impl Hands<'_> {
 
     /// What of a store needs no lock: the names go to their holds, and the table learns where they stand.
     pub(super) fn finish(&mut self) {
-        let Rank { names, holds, ages, scratch, .. } = &mut *self.rank;
+        let Rank { names, holds, ages, tips, scratch, .. } = &mut *self.rank;
         let mut done = 0;
         for (segment, hold) in scratch.pending.drain(..) {
             let range = done..done + (segment.to - segment.from) as usize;
             let moment = ages.push(hold, segment.from, segment.to - segment.from);
             holds.put(hold, segment.from, &scratch.names[range.clone()], moment);
+            if let Some(last) = scratch.names.get(range.end.wrapping_sub(1)) {
+                tips.note(*last, Spot { hold, block: segment.to - 1 });
+            }
             names.widen(hold);
             if names.moves() == scratch.moves {
                 names.set(&scratch.slots[range.clone()], hold, segment.from);
@@ -263,6 +277,9 @@ impl Hands<'_> {
             self.rank.scratch.lost = lost;
         }
         self.rank.names.tidy();
+        if self.rank.ordinary == 0 {
+            self.rank.tips = Default::default();
+        }
         outcome
     }
 
@@ -328,6 +345,7 @@ impl Hands<'_> {
         rank.names = super::names::Names::new();
         rank.holds = Default::default();
         rank.ages = Default::default();
+        rank.tips = Default::default();
         rank.ordinary = 0;
         rank.odd_names = 0;
         rank.partial = false;
@@ -420,6 +438,11 @@ pub(super) fn find(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> 
     if rank.has_odd {
         return find_apart(cell, rank, hash);
     }
+    if let Some(spot) = rank.tips.get(hash).filter(|spot| rank.holds.stands(*spot, hash)) {
+        let hold = rank.holds.get(spot.hold);
+        let place = Place { run: hold.run, block: spot.block, seed: hold.seed };
+        return Some(Found { place, seed: hold.seed, ambiguous: false });
+    }
     let Scratch { names, pending, .. } = &rank.scratch;
     let is = |form: EngineHash| {
         move |spot: Spot| match spot.hold {
@@ -460,7 +483,9 @@ fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
 
 /// The forest, locked for the rest of the transaction; `None` for a rank without a grid, which has nothing in one.
 #[inline]
-fn lock<'f>(forest: &'f mut Option<Writing<Forest>>, rank: &Rank) -> Option<&'f mut Forest> {
+#[allow(unsafe_code)]
+fn lock<'f>(forest: &'f mut Option<Writing<'static, Forest>>, rank: &Rank) -> Option<&'f mut Forest> {
     let (gate, _) = rank.scope.as_ref()?;
-    Some(forest.get_or_insert_with(|| gate.write()))
+    // SAFETY: the rank's scope keeps the gate, and a rank leaves its scope only when the guard is gone (see `publish`).
+    Some(forest.get_or_insert_with(|| unsafe { gate.write_unbound() }))
 }

@@ -7,6 +7,7 @@
 
 use crate::hash::{ContentHash, PrefixHash};
 
+use super::bucket::prefetch;
 use super::cover::{Cover, Holder};
 use super::door::Block;
 use super::heads::Heads;
@@ -109,6 +110,15 @@ impl Forest {
             let run = self.run(run);
             run.parent == parent && run.parent_block == block && run.marks.first() == Some(&prefix)
         })
+    }
+
+    /// Asks for a run ahead.
+    #[inline]
+    pub(super) fn touch_run(&self, run: u32) {
+        if let Some(run) = self.runs.get(run as usize) {
+            prefetch(run);
+            prefetch(&run.tip);
+        }
     }
 
     /// The place before a place; `None` before block 0.
@@ -431,7 +441,9 @@ fn push(segments: &mut Vec<Segment>, next: Segment) {
 #[inline]
 pub(super) fn room<T>(array: &mut Vec<T>, more: usize) {
     if array.capacity() - array.len() < more {
-        array.reserve_exact(more.max(array.len() / 8));
+        // What has begun to grow block by block gets room for a few at least, or a short array moves with every block.
+        let few = if array.is_empty() { 0 } else { 8 };
+        array.reserve_exact(more.max(array.len() / 8).max(few));
     }
 }
 

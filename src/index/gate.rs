@@ -12,7 +12,6 @@
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Lines for readers. Threads beyond share them, which costs time and nothing else.
@@ -37,8 +36,8 @@ pub(super) struct Reading<'g, T> {
 }
 
 /// Leave to write.
-pub(super) struct Writing<T> {
-    gate: Arc<Gate<T>>,
+pub(super) struct Writing<'g, T> {
+    gate: &'g Gate<T>,
 }
 
 // SAFETY: a shared gate hands out `&T` to several threads at once (`T: Sync`) and `&mut T` to one at a time, which
@@ -68,14 +67,25 @@ impl<T> Gate<T> {
         Reading { gate: self, line }
     }
 
-    pub(super) fn write(self: &Arc<Self>) -> Writing<T> {
+    pub(super) fn write(&self) -> Writing<'_, T> {
         let free = || self.writers.0.load(Ordering::Relaxed) & !1;
         let enter = |n: u32| self.writers.0.compare_exchange(n, n | 1, Ordering::SeqCst, Ordering::Relaxed);
         wait_until(|| enter(free()).is_ok());
         for line in &self.readers {
             wait_until(|| line.0.load(Ordering::SeqCst) == 0);
         }
-        Writing { gate: self.clone() }
+        Writing { gate: self }
+    }
+
+    /// The same for a guard that lies beside what keeps the gate: counting the gate's owners instead is two writes to
+    /// a line that all writers share, in every transaction.
+    ///
+    /// # Safety
+    /// The gate must outlive the guard.
+    pub(super) unsafe fn write_unbound(&self) -> Writing<'static, T> {
+        // SAFETY: the caller's word.
+        let gate: &'static Self = unsafe { &*std::ptr::from_ref(self) };
+        gate.write()
     }
 }
 
@@ -134,7 +144,7 @@ impl<T> Drop for Reading<'_, T> {
 
 // === impl Writing ===
 
-impl<T> Deref for Writing<T> {
+impl<T> Deref for Writing<'_, T> {
     type Target = T;
 
     #[inline]
@@ -144,7 +154,7 @@ impl<T> Deref for Writing<T> {
     }
 }
 
-impl<T> DerefMut for Writing<T> {
+impl<T> DerefMut for Writing<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: `writers` went from even to odd by our hand, so no other writer is in, and every reader's line was
@@ -153,7 +163,7 @@ impl<T> DerefMut for Writing<T> {
     }
 }
 
-impl<T> Drop for Writing<T> {
+impl<T> Drop for Writing<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.gate.writers.0.fetch_add(1, Ordering::SeqCst);
@@ -163,6 +173,7 @@ impl<T> Drop for Writing<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn many_readers_and_writers_never_see_half_a_change() {

@@ -133,6 +133,13 @@ impl Holds {
         self.holds.get(spot.hold as usize).is_some_and(|hold| hold.is(spot.block, name))
     }
 
+    /// Whether this is the ordinary name at a spot, whatever the table says.
+    #[inline]
+    pub(super) fn stands(&self, spot: Spot, name: EngineHash) -> bool {
+        let hold = self.holds.get(spot.hold as usize);
+        hold.is_some_and(|hold| hold.run != NONE && hold.is(spot.block, name) && hold.has(spot.block))
+    }
+
     /// Gives blocks from `from` on ordinary names, which have none yet. `at` is their moment.
     #[inline]
     pub(super) fn put(&mut self, id: u32, from: u32, names: &[EngineHash], at: Moment) {

@@ -31,6 +31,7 @@
 //!
 //! rank       names: engine hash -> (hold, block)     hold: names by block, of one run              the writer's
 //!            ages: what was stored first             odd: whatever is out of the ordinary          own
+//!            tips: the ends of what was stored last
 //!
 //! apply      the verbs, the short way    apart  the verbs, the long way    lookup  the match    groups  its rule
 //! carry      a rank's content out and back in
@@ -60,6 +61,7 @@
 mod ages;
 mod apart;
 mod apply;
+mod bucket;
 mod carry;
 mod copies;
 mod cover;
@@ -78,6 +80,7 @@ mod odd;
 mod rank;
 mod seats;
 mod tap;
+mod tips;
 
 pub use door::{
     Block, Chain, Copies, Exported, Found, IndexError, Limits, Parent, Place, RankMatch, RankScore, RankUsage,
@@ -119,7 +122,8 @@ pub struct Tx<'w> {
     index: &'w Index,
     cell: &'w Arc<Cell>,
     rank: MutexGuard<'w, Rank>,
-    forest: Option<Writing<Forest>>,
+    /// Its gate is kept by the rank's scope, which is left only after this.
+    forest: Option<Writing<'static, Forest>>,
 }
 
 /// Which ranks a match is asked of: all of the model's, or those listed.
@@ -338,6 +342,7 @@ impl Tx<'_> {
     ///
     /// # Errors
     /// [`IndexError::GridConflict`] where it holds blocks on another.
+    #[allow(unsafe_code)]
     pub fn set_grid(&mut self, grid: Grid) -> Result<(), IndexError> {
         match self.rank.grid {
             Some(have) if have == grid => return Ok(()),
@@ -348,7 +353,8 @@ impl Tx<'_> {
         let Some(gate) = self.index.directory.write().join(&self.cell.model, grid) else {
             return Err(IndexError::WorkerGone);
         };
-        let mut forest = gate.write();
+        // SAFETY: the gate goes into the rank's scope, and a rank leaves its scope only when the guard is gone.
+        let mut forest = unsafe { gate.write_unbound() };
         let seat = forest.seats.take(self.cell.face(&self.rank));
         self.forest = Some(forest);
         self.rank.grid = Some(grid);

@@ -3,6 +3,7 @@
 //! ```text
 //! names   engine hash -> spot (hold, block)      holds   hold -> run, and the names of its blocks
 //! ages    which was stored first                 odd     whatever is out of the ordinary
+//! tips    the ends of what was stored last
 //! ```
 //!
 //! All of this is the writer's own. A match reads none of it, but for the odd tables of hybrid ranks.
@@ -25,6 +26,7 @@ use super::names::{Names, Spot};
 use super::odd::{Odd, forms};
 use super::seats::Face;
 use super::tap::RankTap;
+use super::tips::Tips;
 
 pub(super) use super::odd::MAX_GROUPS;
 
@@ -51,6 +53,7 @@ pub(super) struct Rank {
     pub(super) names: Names,
     pub(super) holds: Holds,
     pub(super) ages: Ages,
+    pub(super) tips: Tips,
     /// There is something in the odd tables: the short ways are closed.
     pub(super) has_odd: bool,
     pub(super) hybrid: bool,
@@ -86,6 +89,7 @@ impl Cell {
             names: Names::new(),
             holds: Holds::default(),
             ages: Ages::default(),
+            tips: Tips::default(),
             has_odd: false,
             hybrid: false,
             home: Group::default(),
@@ -129,7 +133,7 @@ impl Cell {
             by_tier,
             window_blocks: odd.others.len() as u64,
             extra_copies: odd.extra_copies,
-            bytes: (rank.names.heap() + rank.holds.heap() + rank.ages.heap() + odd.heap()) as u64,
+            bytes: (rank.names.heap() + rank.holds.heap() + rank.ages.heap() + rank.tips.heap() + odd.heap()) as u64,
             grid: rank.grid,
             groups: rank.groups.iter().copied().collect(),
             evicted: rank.evicted,

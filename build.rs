@@ -4,9 +4,15 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-/// The files that carry services, and what the descriptors of each are called; what they import comes along.
-const FILES: [(&str, &str); 2] =
-    [("proto/kvtap/v1/query_service.proto", "kvtap.bin"), ("proto/kvtap/v1/admin.proto", "kvtap_admin.bin")];
+/// What the descriptors of a socket's services are called, and their files: those that carry the services, and those
+/// whose messages travel elsewhere too. What they import comes along.
+const SETS: [(&str, &[&str]); 2] = [
+    (
+        "kvtap.bin",
+        &["proto/kvtap/v1/query_service.proto", "proto/kvtap/v1/watch_service.proto", "proto/kvtap/v1/events.proto"],
+    ),
+    ("kvtap_admin.bin", &["proto/kvtap/v1/admin.proto"]),
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -14,12 +20,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let mut all = protox::Compiler::new(["proto"])?;
     all.include_source_info(true).include_imports(true);
-    for (file, descriptors) in FILES {
+    for (descriptors, files) in SETS {
         // One set each: reflection tells of the services that answer on its socket, and of no others.
         let mut one = protox::Compiler::new(["proto"])?;
-        one.include_source_info(true).include_imports(true).open_file(file)?;
+        one.include_source_info(true).include_imports(true).open_files(files)?;
         std::fs::write(out.join(descriptors), one.encode_file_descriptor_set())?;
-        all.open_file(file)?;
+        all.open_files(files)?;
     }
     tonic_prost_build::configure()
         // Maps in key order, so that equal answers are equal bytes.

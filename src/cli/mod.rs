@@ -1,11 +1,14 @@
 //! The command line: one file per command.
 //!
 //! Every command is an `Args` struct and a `run(args)` that ends in an [`Outcome`]. Answers go to standard output, one
-//! clear line about a failure to standard error. Exit codes: 0, 1 failed, 64 bad usage or configuration.
+//! clear line about a failure to standard error. Exit codes: 0, 1 failed, 64 bad usage or configuration; `doctor` has
+//! one more, which its help tells.
 
 pub mod admin;
+pub mod bench;
 mod client;
 pub mod demo;
+pub mod doctor;
 pub mod match_;
 mod match_output;
 pub mod record;
@@ -55,6 +58,10 @@ pub enum Command {
     Record(record::Args),
     /// Publish a recording again, or look at what an index makes of it.
     Replay(replay::Args),
+    /// Examine feeds: what is wrong with each, and how to mend it.
+    Doctor(doctor::Args),
+    /// Measure ingest, matching, memory and restart on this machine, for your own shape of fleet.
+    Bench(bench::Args),
 }
 
 /// How a command ends.
@@ -107,6 +114,8 @@ fn run(cli: Cli) -> Outcome {
             Command::Sim(args) => sim::run(args).await,
             Command::Record(args) => record::run(args).await,
             Command::Replay(args) => replay::run(args).await,
+            Command::Doctor(args) => doctor::run(args).await,
+            Command::Bench(args) => bench::run(args).await,
         }
     })
 }

@@ -8,7 +8,7 @@ mod warm_support;
 
 use std::time::{Duration, Instant};
 
-use warm_support::Stand;
+use warm_support::{Disk, Stand};
 
 #[tokio::test]
 async fn a_restart_of_the_sidecar_alone_goes_on_from_its_snapshot_and_replays_only_what_it_missed() {
@@ -121,6 +121,39 @@ async fn a_torn_or_foreign_file_is_refused_and_counted_and_the_feed_begins_anew(
         assert_eq!((tap.blocks().await, &report["snapshots_refused"][reason]), (5, &1.into()), "{report}");
         tap.kill().await;
     }
+}
+
+#[tokio::test]
+async fn a_full_disk_costs_the_next_snapshot_and_neither_the_last_one_nor_an_answer() {
+    let stand = Stand::new();
+    let disk = Disk::new(stand.snapshots());
+    let mut engine = stand.engine().await;
+    let mut tap = stand.tap("1h").await;
+    for n in 0..5 {
+        engine.store(n).await;
+    }
+    tap.live_at(engine.last()).await;
+    tap.terminate().await;
+    let file = stand.file();
+    let whole = std::fs::read(&file).unwrap();
+
+    disk.fill(&file);
+    let mut tap = stand.tap("1s").await;
+    engine.store(5).await;
+    let report = tap.live_at(engine.last()).await;
+    assert_eq!((tap.blocks().await, &report["snapshots"]["restored"]), (6, &1.into()), "{report}");
+    let report = tap.until("a failure", |report| report["snapshots"]["failed"].as_u64() > Some(0)).await;
+    assert_eq!((&report["state"], tap.blocks().await), (&"live".into(), 6), "{report}");
+    assert_eq!(std::fs::read(&file).unwrap(), whole, "the last snapshot is whole");
+    tap.kill().await;
+
+    let mut tap = stand.tap("1s").await;
+    let report = tap.live_at(engine.last()).await;
+    assert_eq!((tap.blocks().await, &report["snapshots"]["restored"]), (6, &1.into()), "{report}");
+    disk.free(&file);
+    tap.until("written", |report| report["snapshots"]["written"].as_u64() > Some(0)).await;
+    assert_ne!(std::fs::read(&file).unwrap(), whole);
+    tap.terminate().await;
 }
 
 #[tokio::test]

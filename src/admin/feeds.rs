@@ -43,7 +43,7 @@ struct Split {
 const STATES: [State; 6] =
     [State::Connecting, State::Replaying, State::Live, State::Incomplete, State::Degraded, State::Gone];
 
-const FIGURES: [Figure; 18] = [
+const FIGURES: [Figure; 22] = [
     gauge("kvtap_feed_connected", None, "1 while the feed's socket is connected", |r| {
         Some(f64::from(u8::from(r.connected)))
     }),
@@ -85,6 +85,16 @@ const FIGURES: [Figure; 18] = [
     counter("kvtap_feed_gaps", None, "How often messages were found missing", |r| Some(r.gaps as f64)),
     counter("kvtap_feed_missed_messages", None, "Messages that were missing and never came", |r| Some(r.missed as f64)),
     counter("kvtap_feed_duplicate_messages", None, "Messages that came twice", |r| Some(r.duplicates as f64)),
+    gauge("kvtap_feed_queued_messages", None, "Messages that wait between socket and index", |r| {
+        Some(r.queue.messages as f64)
+    }),
+    gauge("kvtap_feed_queued", Some(Unit::Bytes), "What the waiting messages hold", |r| Some(r.queue.bytes as f64)),
+    gauge("kvtap_feed_queue_limit_messages", None, "Messages that may wait; beyond, they are dropped", |r| {
+        Some(r.queue.limit_messages as f64)
+    }),
+    gauge("kvtap_feed_queue_limit", Some(Unit::Bytes), "Bytes that may wait; beyond, messages are dropped", |r| {
+        Some(r.queue.limit_bytes as f64)
+    }),
     gauge("kvtap_feed_groups", None, "Cache groups that were seen", |r| Some(r.groups.len() as f64)),
 ];
 

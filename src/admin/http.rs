@@ -1,12 +1,14 @@
-//! The admin port.
+//! The admin port: its routes.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Serialize;
@@ -15,18 +17,23 @@ use tokio_util::sync::CancellationToken;
 
 use super::discovery::DiscoveryReport;
 use super::metrics::{CONTENT_TYPE, Metrics};
+use super::metrics::{CONTENT_TYPE, Metrics, resident_bytes};
+use super::page;
 use super::ready::Readiness;
 use super::reloads::ConfigReport;
 use super::report::{Fleet, RankReport, SnapshotFolder, VERSION, millis};
 use super::requests::RequestMetrics;
 use crate::roster::EntryReport;
+use crate::telemetry::{Happening, Telemetry};
 
 /// What the admin port shows.
 #[derive(Clone, Debug)]
 pub struct Admin {
     fleet: Arc<Fleet>,
+    requests: RequestMetrics,
     metrics: Arc<Metrics>,
     readiness: Readiness,
+    telemetry: Telemetry,
 }
 
 #[derive(Serialize)]
@@ -34,16 +41,27 @@ struct Status {
     version: &'static str,
     uptime_ms: u64,
     ready: bool,
+    /// The least important level of log lines; empty where it cannot be changed.
+    log_level: &'static str,
+    /// Memory of the process that is resident, in bytes, where the system says it.
+    memory_bytes: Option<u64>,
+    /// Requests answered, by call and outcome.
+    requests: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     /// The folder of the snapshots; null where none is configured.
     snapshots: Option<SnapshotFolder>,
     workers: Vec<RankReport>,
     roster: Vec<EntryReport>,
     config: ConfigReport,
     discovery: DiscoveryReport,
+    /// The newest first.
+    happenings: Vec<Happening>,
 }
 
 /// How long open requests may take once the port is told to close.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// The longest request body that is read, in bytes: a level is a word.
+const LONGEST_BODY: usize = 1024;
 
 // === impl Admin ===
 
@@ -51,15 +69,24 @@ impl Admin {
     /// The admin port of `fleet`.
     pub fn new(fleet: Arc<Fleet>, requests: &RequestMetrics, readiness: Readiness) -> Self {
         let metrics = Arc::new(Metrics::new(&fleet, requests));
-        Self { fleet, metrics, readiness }
+        Self { fleet, requests: requests.clone(), metrics, readiness, telemetry: Telemetry::default() }
+    }
+
+    /// The same, which also shows the last happenings and lets the log level be changed.
+    #[must_use]
+    pub fn telling(self, telemetry: Telemetry) -> Self {
+        Self { telemetry, ..self }
     }
 
     fn router(self) -> Router {
         Router::new()
+            .route("/", get(page::page))
             .route("/live", get(|| async { "live\n" }))
             .route("/ready", get(ready))
             .route("/metrics", get(metrics))
             .route("/status", get(status))
+            .route("/log-level", get(log_level).post(set_log_level))
+            .layer(DefaultBodyLimit::max(LONGEST_BODY))
             .with_state(self)
     }
 }
@@ -72,7 +99,8 @@ impl Admin {
 /// Those of the listening socket.
 pub async fn serve(listener: TcpListener, admin: Admin, shutdown: CancellationToken) -> io::Result<()> {
     let closing = shutdown.clone();
-    let server = axum::serve(listener, admin.router()).with_graceful_shutdown(shutdown.cancelled_owned());
+    let routes = admin.router().into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, routes).with_graceful_shutdown(shutdown.cancelled_owned());
     tokio::select! {
         served = async { server.await } => served,
         () = async {
@@ -102,14 +130,40 @@ async fn status(State(admin): State<Admin>) -> Response {
         version: VERSION,
         uptime_ms: millis(admin.fleet.uptime()),
         ready: admin.readiness.is_ready(),
+        log_level: admin.telemetry.level.get(),
+        memory_bytes: resident_bytes(),
+        requests: admin.requests.counts(),
         snapshots: admin.fleet.snapshots().cloned(),
         workers: admin.fleet.reports(),
         roster: admin.fleet.standing.picture().entries,
         config: admin.fleet.reloads.report(),
         discovery: admin.fleet.discovered.report(),
+        happenings: admin.telemetry.recent.list(),
     };
     match serde_json::to_vec(&status) {
         Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn log_level(State(admin): State<Admin>) -> String {
+    format!("{}\n", admin.telemetry.level.get())
+}
+
+/// Changes the level of log lines, for whoever is inside the pod (a port that is forwarded is). The port is open to
+/// the network and asks nobody who they are, so nobody else may; nor may a web page that such a person's browser shows,
+/// which is what an `Origin` says.
+async fn set_log_level(
+    State(admin): State<Admin>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    body: String,
+) -> Response {
+    if !peer.ip().to_canonical().is_loopback() || headers.contains_key(header::ORIGIN) {
+        return (StatusCode::FORBIDDEN, "the level can be changed from this host only\n").into_response();
+    }
+    match admin.telemetry.level.set(body.trim()) {
+        Ok(()) => log_level(State(admin)).await.into_response(),
+        Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     }
 }

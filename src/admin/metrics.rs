@@ -3,9 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use prometheus_client::encoding::text;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::TypedMetric;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use super::discovery::DiscoveryFigures;
 use super::feeds::Feeds;
@@ -23,6 +26,10 @@ pub struct Metrics {
     registry: Registry,
 }
 
+/// The process's own figures.
+#[derive(Debug)]
+struct Process;
+
 // === impl Metrics ===
 
 impl Metrics {
@@ -31,6 +38,7 @@ impl Metrics {
         let mut registry = Registry::default();
         registry.register("kvtap_build", "What was built", Info::new([("version", VERSION)]));
         requests.register(&mut registry);
+        registry.register_collector(Box::new(Process));
         registry.register_collector(Box::new(Feeds(Arc::clone(fleet))));
         registry.register_collector(Box::new(ReloadFigures(Arc::clone(&fleet.reloads))));
         registry.register_collector(Box::new(DiscoveryFigures(Arc::clone(&fleet.discovered))));
@@ -47,4 +55,23 @@ impl Metrics {
         text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
+}
+
+// === impl Process ===
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(bytes) = resident_bytes() else { return Ok(()) };
+        let help = "Memory of the process that is resident";
+        let kind = ConstGauge::<f64>::TYPE;
+        let metric = encoder.encode_descriptor("kvtap_resident_memory", help, Some(&Unit::Bytes), kind)?;
+        ConstGauge::new(bytes as f64).encode(metric)
+    }
+}
+
+/// Memory of this process that is resident, in bytes; `None` where the system does not say it as Linux does.
+pub(super) fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    kib.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

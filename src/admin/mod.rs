@@ -2,10 +2,12 @@
 //!
 //! | route | answer |
 //! |---|---|
+//! | `/` | the status page: one HTML document that shows `/status`, live |
 //! | `/live` | 200 for as long as the process runs |
 //! | `/ready` | 200 once gRPC answers, 503 before and while draining; never waits for an event |
 //! | `/metrics` | OpenMetrics; every metric is listed in `docs/metrics.md` |
-//! | `/status` | JSON: every worker and its feed, as `ListWorkers` tells it, who wants which feeds, version and uptime |
+//! | `/status` | JSON: every worker and its feed, as `ListWorkers` tells it, who wants which feeds, version, uptime and the last happenings |
+//! | `/log-level` | the level of log lines; POST of a word from this host changes it |
 //!
 //! In: the index and the status board, read through one [`Fleet`], and what the gRPC services count into
 //! [`RequestMetrics`]. Out: [`report::RankReport`], the one picture of a feed that this port, `ListWorkers` and the
@@ -18,6 +20,7 @@ mod discovery;
 mod feeds;
 mod http;
 mod metrics;
+mod page;
 mod ready;
 mod reloads;
 pub mod report;

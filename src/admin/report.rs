@@ -11,6 +11,7 @@ use super::discovery::Discovered;
 use super::reloads::Reloads;
 use crate::block::Tier;
 use crate::feed::status::{Board, Entry};
+use crate::feed::zmq::Waiting;
 use crate::index::Index;
 use crate::roster::{Roster, Standing};
 
@@ -112,6 +113,8 @@ pub struct RankReport {
     pub received_bytes: u64,
     /// Events applied.
     pub events: u64,
+    /// What waits between socket and index, and what may.
+    pub queue: Queue,
     /// Whether the socket is connected now.
     pub connected: bool,
     /// The engine, by its configured word.
@@ -120,6 +123,19 @@ pub struct RankReport {
     pub endpoint: String,
     /// The replay endpoint, where there is one.
     pub replay_endpoint: Option<String>,
+}
+
+/// The queue between a feed's socket and the index; zeros where a feed has none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Queue {
+    /// Messages that wait.
+    pub messages: u64,
+    /// What they hold, in bytes.
+    pub bytes: u64,
+    /// Messages that may wait; the next is dropped, and fetched again by replay.
+    pub limit_messages: u64,
+    /// Bytes that may wait.
+    pub limit_bytes: u64,
 }
 
 /// Blocks by tier. A block on two tiers counts on both.
@@ -218,6 +234,7 @@ impl Fleet {
             messages: status.messages,
             received_bytes: status.bytes,
             events: status.events,
+            queue: entry.waiting().map(Queue::of).unwrap_or_default(),
             connected: status.connected,
             engine: entry.engine.to_owned(),
             endpoint: entry.endpoint.clone(),
@@ -233,6 +250,19 @@ pub fn millis(duration: Duration) -> u64 {
 
 fn owned(counts: &BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
     counts.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+}
+
+// === impl Queue ===
+
+impl Queue {
+    fn of(waiting: Waiting) -> Self {
+        Self {
+            messages: waiting.messages as u64,
+            bytes: waiting.bytes as u64,
+            limit_messages: waiting.limits.messages as u64,
+            limit_bytes: waiting.limits.bytes as u64,
+        }
+    }
 }
 
 // === impl TierBlocks ===

@@ -1,11 +1,13 @@
 //! What the gRPC services count.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -27,6 +29,15 @@ pub struct RequestMetrics {
     duration: Family<Call, Histogram>,
     asked: Counter,
     matched: Counter,
+    watchers: Gauge,
+    watches: Family<Begun, Counter>,
+    cut: Counter,
+}
+
+/// How a watch began.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Begun {
+    resumed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,7 +85,13 @@ impl RequestMetrics {
             duration: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             asked: Counter::default(),
             matched: Counter::default(),
+            watchers: Gauge::default(),
+            watches: Family::default(),
+            cut: Counter::default(),
         };
+        for resumed in [false, true] {
+            drop(metrics.watches.get_or_create(&Begun { resumed }));
+        }
         for rpc in Rpc::ALL {
             drop(metrics.duration.get_or_create(&Call { rpc }));
             for code in CODES {
@@ -97,6 +114,32 @@ impl RequestMetrics {
         self.matched.inc_by(matched);
     }
 
+    /// Somebody watches the normalized feed.
+    pub fn watcher_came(&self) {
+        self.watchers.inc();
+    }
+
+    /// A watch has ended, however.
+    pub fn watcher_left(&self) {
+        self.watchers.dec();
+    }
+
+    /// A watch has begun: from a cursor, or with snapshots.
+    pub fn watch_began(&self, resumed: bool) {
+        self.watches.get_or_create(&Begun { resumed }).inc();
+    }
+
+    /// A watch was cut because it had fallen behind.
+    pub fn watcher_was_cut(&self) {
+        self.cut.inc();
+    }
+
+    /// How many calls ended how, by call and outcome.
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
+        let count = |rpc: Rpc| CODES.map(|code| (code, self.requests.get_or_create(&Outcome { rpc, code }).get()));
+        Rpc::ALL.into_iter().map(|rpc| (rpc.name(), count(rpc).into())).collect()
+    }
+
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register("kvtap_grpc_requests", "gRPC requests answered, by call and outcome", self.requests.clone());
         registry.register_with_unit(
@@ -115,6 +158,9 @@ impl RequestMetrics {
             "Leading blocks that the best rank of each answer held",
             self.matched.clone(),
         );
+        registry.register("kvtap_watchers", "Watches of the normalized feed that are open", self.watchers.clone());
+        registry.register("kvtap_watches", "Watches that began, by how", self.watches.clone());
+        registry.register("kvtap_watches_cut", "Watches that were cut", self.cut.clone());
     }
 }
 
@@ -135,5 +181,11 @@ impl EncodeLabelSet for Call {
 impl EncodeLabelSet for Outcome {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
         [("rpc", self.rpc.name()), ("code", self.code)].encode(encoder)
+    }
+}
+
+impl EncodeLabelSet for Begun {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        [("begin", if self.resumed { "resumed" } else { "snapshot" })].encode(encoder)
     }
 }

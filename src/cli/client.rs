@@ -49,6 +49,11 @@ impl Server {
         channel.map_err(|error| Failure::Failed(format!("cannot reach {}: {}", self.address, cause(&error))))
     }
 
+    /// The server, as it was named.
+    pub(super) fn name(&self) -> &str {
+        &self.address
+    }
+
     /// Why a call failed. What the server answers of a request is in its own words; where no kvtap seems to answer at
     /// all, its address is named.
     pub(super) fn refused(&self, status: &Status) -> Failure {

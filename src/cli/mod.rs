@@ -18,7 +18,10 @@ mod signals;
 pub mod sim;
 mod table;
 mod tokens;
+pub mod top;
 mod units;
+pub mod watch;
+mod watch_output;
 pub mod workers;
 
 use std::fmt;
@@ -28,6 +31,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::Faults;
+use crate::telemetry::complain;
 
 /// Taps the KV-cache event feeds of LLM inference engines and answers, over gRPC, which worker already holds how much
 /// of a prompt.
@@ -50,6 +54,10 @@ pub enum Command {
     Workers(workers::Args),
     /// Add, change, remove and clear feeds of a running server, or list who wants which.
     Admin(admin::Args),
+    /// Follow the normalized feed: what each worker holds, and every change of it.
+    Watch(watch::Args),
+    /// Show on a terminal who is fresh, what is lost and how busy everything is, again and again.
+    Top(top::Args),
     /// Show it all at work: three engines, one kvtap, real sockets, in this process.
     Demo(demo::Args),
     /// Run simulated engines on real sockets.
@@ -96,7 +104,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Quiet(code)) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("{failure}");
+            complain(&failure);
             ExitCode::from(failure.code())
         }
     }
@@ -110,6 +118,8 @@ fn run(cli: Cli) -> Outcome {
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
             Command::Admin(args) => admin::run(args).await,
+            Command::Watch(args) => watch::run(args).await,
+            Command::Top(args) => top::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,
             Command::Record(args) => record::run(args).await,

@@ -24,7 +24,7 @@ use crate::index::Index;
 use crate::roster::{Roster, Source};
 use crate::serve::{self, Listener, listen};
 use crate::snapshot::Store;
-use crate::telemetry;
+use crate::telemetry::{self, Telemetry, Traces, announce};
 use changing::Changing;
 use reload::Reloader;
 
@@ -61,14 +61,21 @@ pub async fn run(args: Args) -> Outcome {
         let plural = if feeds == 1 { "" } else { "s" };
         return Ok(writeln!(std::io::stdout(), "{}: ok, {feeds} feed{plural}", args.config.display())?);
     }
-    telemetry::start(config.log.level.name(), config.log.format == Format::Json);
+    let traces = Traces::from_env().map_err(|error| Failure::Usage(error.to_string()))?;
+    let telemetry = telemetry::start(config.log.level.name(), config.log.format == Format::Json, traces.as_ref());
     for warning in warnings.iter() {
         tracing::warn!("{warning}");
     }
     let shutdown = CancellationToken::new();
     stop_on_signals(shutdown.clone())?;
     let file = File { path: args.config, watch, hangup: signal(SignalKind::hangup())? };
-    serve(config, file, shutdown).await
+    let served = serve(config, file, telemetry, shutdown).await;
+    if let Some(traces) = traces {
+        // It gives up by itself when the collector does not answer.
+        let sent = tokio::task::spawn_blocking(move || traces.finish()).await;
+        sent.map_err(|error| Failure::Failed(error.to_string()))?;
+    }
+    served
 }
 
 /// The configuration file, and what has it read again.
@@ -78,7 +85,7 @@ struct File {
     hangup: Signal,
 }
 
-async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outcome {
+async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: CancellationToken) -> Outcome {
     let index = Index::new(config.limits);
     let board = Arc::new(Board::default());
     let roster = Roster::new(Arc::clone(&index), Arc::clone(&board));
@@ -93,8 +100,9 @@ async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outco
         .map_err(|error| Failure::Failed(format!("cannot listen on {admin_at} (admin.listen): {error}")))?;
     let rpc_listeners = config.admin_rpc.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>();
     let rpc_listeners = rpc_listeners.map_err(|error| Failure::Failed(format!("{error} (admin_rpc.listen)")))?;
-    eprintln!("admin listening on {}", admin_listener.local_addr()?);
-    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone());
+    announce(&format!("admin listening on {}", admin_listener.local_addr()?));
+    let level = telemetry.level.clone();
+    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone()).telling(telemetry);
     let admin_stop = CancellationToken::new();
     let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
 
@@ -114,6 +122,7 @@ async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outco
         in_force,
         roster: roster.clone(),
         index,
+        level,
         snapshots,
         reloads: Arc::clone(&fleet.reloads),
     };
@@ -122,6 +131,7 @@ async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outco
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
         grace: config.grpc.drain_grace,
+        watch: serve::WatchLimits::default(),
     };
     let told = tokio::spawn(shutdown.clone().cancelled_owned().map(|()| Instant::now()));
     let served = serve::run(listeners, fleet, requests, readiness, options, shutdown.clone()).await;
@@ -148,12 +158,14 @@ async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outco
 
 /// Where snapshots go. A directory that cannot be used costs the snapshots, not the service.
 fn snapshots(config: &Config, fleet: &Fleet) -> Option<Snapshots> {
-    let directory = config.snapshot.directory.as_deref()?.display().to_string();
+    let path = config.snapshot.directory.as_deref()?;
+    let directory = path.display().to_string();
     let opened = config.snapshot.open();
     let fault = opened.as_ref().err().map(ToString::to_string);
     if let Some(error) = &fault {
         tracing::error!(directory, error, "No snapshots are taken or loaded: the directory cannot be used.");
     }
+    let fault = fault.or_else(|| Store::check(path).err().map(|error| error.to_string()));
     fleet.set_snapshots(SnapshotFolder { directory, fault });
     opened.ok().flatten()
 }

@@ -139,7 +139,8 @@ impl Feed {
             options.link.endpoint.to_string(),
             options.replay.as_ref().map(|replay| replay.endpoint.to_string()),
             options.engine,
-        );
+        )
+        .queued(receiver.gauge());
         let source = ZmqSource::new(receiver, options.replay, cancel);
         let normalizer = Normalizer::new(writer, options.normalize);
         let entry = Arc::new(entry);
@@ -182,7 +183,9 @@ impl Feed {
         let receivers = poll(options.poll, options.identities.iter().map(|identity| identity.rank));
         let ranks = options.identities.into_iter().zip(places).zip(receivers);
         let feeds = ranks.map(|((identity, ((place, writer), cancel)), receiver)| {
-            let entry = Arc::new(Entry::new(place.rank, identity, endpoint.clone(), None, options.engine));
+            let entry =
+                Entry::new(place.rank, identity, endpoint.clone(), None, options.engine).queued(receiver.gauge());
+            let entry = Arc::new(entry);
             let source = ZmqSource::new(receiver, None, cancel.clone());
             let normalizer = Normalizer::new(writer, options.normalize.clone());
             let shown = Arc::clone(&entry);

@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use dashmap::DashMap;
 
+use super::zmq::{QueueGauge, Waiting};
 use crate::worker::{Identity, RankId};
 
 /// How far a feed's picture of its engine can be trusted.
@@ -87,6 +88,7 @@ pub struct Entry {
     pub replay: Option<String>,
     /// The engine, by its configured word.
     pub engine: &'static str,
+    queue: Option<QueueGauge>,
     status: Mutex<Status>,
 }
 
@@ -153,7 +155,18 @@ impl Entry {
         replay: Option<String>,
         engine: &'static str,
     ) -> Self {
-        Self { rank, identity, endpoint, replay, engine, status: Mutex::default() }
+        Self { rank, identity, endpoint, replay, engine, queue: None, status: Mutex::default() }
+    }
+
+    /// The same feed, whose messages wait in the queue that `gauge` looks at.
+    #[must_use]
+    pub fn queued(self, gauge: QueueGauge) -> Self {
+        Self { queue: Some(gauge), ..self }
+    }
+
+    /// What waits between its socket and the index; `None`: it has no queue.
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.queue.as_ref().map(QueueGauge::read)
     }
 
     /// The status, locked: hold it for the moment of a read or an update only.

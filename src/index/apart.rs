@@ -7,9 +7,10 @@ use crate::hash::{EngineHash, Seed};
 
 use super::apply::Bounds;
 use super::copies::{Piles, Tiers};
+use super::cover::Holder;
 use super::door::{Block, Copies, RemoveOutcome, StoreOutcome};
 use super::forest::Forest;
-use super::names::{SlotId, Spot};
+use super::names::{MAX_HOLDS, Spot};
 use super::odd::{Key, Odd, OddName, Places, forms};
 use super::rank::Rank;
 
@@ -104,18 +105,18 @@ impl Apart<'_> {
         let name = block.engine;
         let is_plain = tier == Tier::Device && group == self.rank.home && copies == 1;
         let mut moved = false;
-        if let Some((slot, spot)) = self.rank.spot(name) {
+        if let Some(spot) = self.rank.spot(name) {
             let hold = self.rank.holds.get(spot.hold);
             let same_place = (hold.run, spot.block) == at && hold.seed == seed;
             if self.content(spot) != Some(block.content) {
-                self.drop_ordinary(name, slot, spot);
+                self.drop_ordinary(name, spot);
                 moved = true;
             } else if same_place && is_plain && self.copies == Copies::Set {
                 let moment = self.rank.ages.push(spot.hold, spot.block, 1);
                 self.rank.holds.stored_again(spot, moment);
                 return Stored::Copy;
             } else {
-                self.make_odd(name, slot, spot);
+                self.make_odd(name, spot);
             }
         } else if self.odd.names.get(&name).is_some_and(|odd| odd.content != block.content) {
             self.drop_odd(name);
@@ -136,7 +137,9 @@ impl Apart<'_> {
             return false;
         }
         let holder = forest.holder(at.0, self.seat);
-        if holder.is_some_and(|holder| self.rank.holds.get(holder.hold).seed != seed) {
+        let is_other =
+            |holder: Holder| holder.hold as usize >= MAX_HOLDS || self.rank.holds.get(holder.hold).seed != seed;
+        if holder.map_or(!self.rank.holds.has_room(), is_other) {
             return false;
         }
         let spot = self.spot(at, seed);
@@ -147,10 +150,10 @@ impl Apart<'_> {
             tap.gained(at.0, at.1, at.1 + 1, Tier::Device);
         }
         let Rank { names, holds, ages, ordinary, .. } = &mut *self.rank;
-        names.reserve(1, |spot| holds.name_at(spot));
-        names.get_or_put(name, spot, |spot| holds.is(spot, name));
+        names.widen(spot.hold);
+        names.put(names.aim(name), spot, |spot| holds.is(spot, name));
         let moment = ages.push(spot.hold, spot.block, 1);
-        holds.put(spot.hold, spot.block, std::iter::once(name), moment);
+        holds.put(spot.hold, spot.block, &[name], moment);
         *ordinary += 1;
         self.odd.stands(spot, name);
         self.weigh(1);
@@ -208,8 +211,8 @@ impl Apart<'_> {
     fn store_known_block(&mut self, tier: Tier, group: Group, hash: EngineHash) -> bool {
         let Some(name) = self.rank.known(self.odd, hash) else { return false };
         self.watch(name, None);
-        if let Some((slot, spot)) = self.rank.spot(name) {
-            self.make_odd(name, slot, spot);
+        if let Some(spot) = self.rank.spot(name) {
+            self.make_odd(name, spot);
         }
         let moment = self.rank.ages.close();
         let stored = self.odd.moment(moment);
@@ -269,7 +272,7 @@ impl Apart<'_> {
     }
 
     /// An ordinary name becomes an odd one, with what it has: its age is that of the store that makes it so.
-    fn make_odd(&mut self, name: EngineHash, slot: SlotId, spot: Spot) {
+    fn make_odd(&mut self, name: EngineHash, spot: Spot) {
         let Some(content) = self.content(spot) else { return };
         let mut piles = Piles::default();
         piles.add(Tier::Device, self.rank.home, self.copies, 1);
@@ -277,7 +280,7 @@ impl Apart<'_> {
         let moment = self.rank.ages.close();
         let stored = self.odd.moment(moment);
         let Rank { names, holds, ordinary, .. } = &mut *self.rank;
-        names.remove(name, slot);
+        names.take(names.aim(name), spot);
         holds.get_mut(spot.hold).odd += 1;
         holds.take(spot);
         *ordinary -= 1;
@@ -305,11 +308,11 @@ impl Apart<'_> {
     }
 
     fn take_name(&mut self, tier: Tier, group: Group, hash: EngineHash) -> Option<Taken> {
-        if let Some((slot, spot)) = self.rank.spot(hash) {
+        if let Some(spot) = self.rank.spot(hash) {
             if tier != Tier::Device || group != self.rank.home {
                 return None;
             }
-            self.drop_ordinary(hash, slot, spot);
+            self.drop_ordinary(hash, spot);
             return Some(Taken::Last);
         }
         let name = self.odd.names.get_mut(&hash)?;
@@ -369,10 +372,10 @@ impl Apart<'_> {
         Some(Taken::Last)
     }
 
-    fn drop_ordinary(&mut self, name: EngineHash, slot: SlotId, spot: Spot) {
+    fn drop_ordinary(&mut self, name: EngineHash, spot: Spot) {
         self.lose(spot, Tier::Device);
         let Rank { names, holds, ages, ordinary, .. } = &mut *self.rank;
-        names.remove(name, slot);
+        names.take(names.aim(name), spot);
         holds.take(spot);
         holds.end_if_empty(spot.hold);
         ages.close();
@@ -417,8 +420,7 @@ impl Apart<'_> {
 
     fn tidy(&mut self) {
         self.odd.tidy();
-        let Rank { names, holds, .. } = &mut *self.rank;
-        names.tidy(|spot| holds.name_at(spot));
+        self.rank.names.tidy();
     }
 }
 
@@ -508,9 +510,8 @@ impl Apart<'_> {
         match (ordinary, odd) {
             (Some((moment, spot)), odd) if odd.is_none_or(|((odd, _), _)| odd > moment) => {
                 let name = self.rank.holds.name_at(spot);
-                let Some((slot, _)) = self.rank.spot(name) else { return false };
                 self.watch(name, None);
-                self.drop_ordinary(name, slot, spot);
+                self.drop_ordinary(name, spot);
                 true
             }
             (_, Some((_, Key::Name(hash)))) => {

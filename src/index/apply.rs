@@ -16,7 +16,7 @@ use super::copies::Tiers;
 use super::door::{Block, Found, Limits, Parent, Place, RemoveOutcome, StoreOutcome};
 use super::forest::{Forest, Segment};
 use super::gate::Writing;
-use super::names::{Entry, MAX_HOLDS, SlotId, Spot};
+use super::names::{Ahead, Aim, MAX_HOLDS, PENDING, SlotId, Spot};
 use super::odd::forms;
 use super::rank::{Cell, Rank};
 use super::tap;
@@ -43,6 +43,8 @@ pub(super) struct Hands<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     slots: Vec<SlotId>,
+    /// The slots are valid for as long as the table says so.
+    moves: u32,
     segments: Vec<Segment>,
     names: Vec<EngineHash>,
     /// Segments whose names are not in their holds yet, with the hold.
@@ -64,12 +66,6 @@ struct Lost {
 
 /// Blocks that are looked at together: bounds the scratch, whatever an engine sends.
 const BATCH: usize = 4096;
-
-/// How many look-ups ahead a name's slot is read, so that the reads overlap.
-const AHEAD: usize = 12;
-
-/// Stands for "not known yet" in a table.
-const PENDING: u32 = MAX_HOLDS as u32;
 
 // === impl Bounds ===
 
@@ -137,7 +133,10 @@ impl Hands<'_> {
         let holds = &self.rank.holds;
         let simple = scratch.segments.iter().all(|segment| match forest.holder(segment.run, seat) {
             None => segment.from == 0,
-            Some(holder) => holder.lead == segment.from && holds.get(holder.hold).seed == seed,
+            Some(holder) => {
+                let is_next = holder.lead == segment.from && (holder.hold as usize) < MAX_HOLDS;
+                is_next && holds.get(holder.hold).seed == seed
+            }
         });
         if !simple || scratch.segments.is_empty() {
             self.rank.scratch = scratch;
@@ -171,20 +170,19 @@ impl Hands<'_> {
     /// Puts names into the table, without their spots. `false` where one of them was there, and then none is put.
     fn put_names(&mut self, blocks: &[Block]) -> bool {
         let Rank { names, holds, scratch, .. } = &mut *self.rank;
-        names.reserve(blocks.len(), |spot| holds.name_at(spot));
         scratch.slots.clear();
+        scratch.moves = names.moves();
+        let mut ahead = Ahead::new(names, blocks.iter().map(|block| block.engine));
         for (i, block) in blocks.iter().enumerate() {
-            if let Some(next) = blocks.get(i + AHEAD) {
-                names.touch(next.engine);
-            }
+            let aim = ahead.aim(names, i, |i| blocks.get(i).map(|block| block.engine));
             let is = |spot: Spot| match spot.hold {
                 PENDING => blocks.get(spot.block as usize).is_some_and(|other| other.engine == block.engine),
                 _ => holds.is(spot, block.engine),
             };
-            match names.get_or_put(block.engine, Spot { hold: PENDING, block: i as u32 }, is) {
-                Some(Entry::New(slot)) => scratch.slots.push(slot),
-                _ => {
-                    self.take_names(blocks);
+            match names.put(aim, pending(i), is) {
+                Some(slot) => scratch.slots.push(slot),
+                None => {
+                    self.take_names(&blocks[..i]);
                     return false;
                 }
             }
@@ -193,11 +191,13 @@ impl Hands<'_> {
     }
 
     /// Takes names out again that were put without their spots.
+    #[cold]
     fn take_names(&mut self, blocks: &[Block]) {
-        let Rank { names, scratch, .. } = &mut *self.rank;
-        for (block, slot) in blocks.iter().zip(scratch.slots.drain(..)) {
-            names.remove(block.engine, slot);
+        let names = &mut self.rank.names;
+        for (i, block) in blocks.iter().enumerate() {
+            names.take(names.aim(block.engine), pending(i));
         }
+        self.rank.scratch.slots.clear();
     }
 
     /// What of a store needs no lock: the names go to their holds, and the table learns where they stand.
@@ -205,13 +205,20 @@ impl Hands<'_> {
         let Rank { names, holds, ages, scratch, .. } = &mut *self.rank;
         let mut done = 0;
         for (segment, hold) in scratch.pending.drain(..) {
-            let blocks = (segment.to - segment.from) as usize;
+            let range = done..done + (segment.to - segment.from) as usize;
             let moment = ages.push(hold, segment.from, segment.to - segment.from);
-            holds.put(hold, segment.from, scratch.names[done..done + blocks].iter().copied(), moment);
-            for (block, slot) in (segment.from..).zip(&scratch.slots[done..done + blocks]) {
-                names.set(*slot, Spot { hold, block });
+            holds.put(hold, segment.from, &scratch.names[range.clone()], moment);
+            names.widen(hold);
+            if names.moves() == scratch.moves {
+                names.set(&scratch.slots[range.clone()], hold, segment.from);
+            } else {
+                for (block, i) in (segment.from..).zip(range.clone()) {
+                    if let Some(slot) = names.slot(names.aim(scratch.names[i]), pending(i)) {
+                        names.set(&[slot], hold, block);
+                    }
+                }
             }
-            done += blocks;
+            done = range.end;
         }
     }
 
@@ -228,15 +235,16 @@ impl Hands<'_> {
         }
         self.borrow_scratch();
         let mut lost = std::mem::take(&mut self.rank.scratch.lost);
+        let mut ahead = Ahead::new(&self.rank.names, hashes.iter().copied());
+        let mut open = None;
         for (i, hash) in hashes.iter().enumerate() {
-            if let Some(next) = hashes.get(i + AHEAD) {
-                self.rank.names.touch(*next);
-            }
-            match self.take_ordinary(*hash, &mut lost) {
+            let aim = ahead.aim(&self.rank.names, i, |i| hashes.get(i).copied());
+            match self.take_beside(*hash, aim, &mut open) || self.take_anywhere(*hash, &mut open, &mut lost) {
                 true => outcome.removed += 1,
                 false => outcome.unknown += 1,
             }
         }
+        self.close(&mut open, &mut lost);
         self.rank.ordinary -= outcome.removed as u64;
         self.unweigh(outcome.removed);
         if !lost.is_empty() {
@@ -254,34 +262,49 @@ impl Hands<'_> {
         if lost.capacity() <= BATCH {
             self.rank.scratch.lost = lost;
         }
-        let Rank { names, holds, .. } = &mut *self.rank;
-        names.tidy(|spot| holds.name_at(spot));
+        self.rank.names.tidy();
         outcome
     }
 
-    /// Takes a name out of the rank's own tables.
+    /// Takes a name out of the table that stands beside those that were taken last. Engines evict block after block,
+    /// so the next one is nearly always there, and need not be searched for.
     #[inline]
-    fn take_ordinary(&mut self, hash: EngineHash, lost: &mut Vec<Lost>) -> bool {
-        let known = forms(hash).find_map(|form| self.rank.spot(form).map(|(slot, spot)| (form, slot, spot)));
-        let Some((name, slot, spot)) = known else { return false };
-        let Rank { names, holds, ages, .. } = &mut *self.rank;
-        names.remove(name, slot);
-        holds.take(spot);
-        let hold = holds.get(spot.hold);
-        let (run, ends) = (hold.run, hold.ordinary == 0);
-        // Engines evict from the tail: one step on the forest for a whole run of names.
-        match lost.last_mut() {
-            Some(last) if last.run == run && last.hold == spot.hold && spot.block + 1 == last.from => {
-                last.from = spot.block;
-            }
-            Some(last) if last.run == run && last.hold == spot.hold && spot.block == last.to => last.to += 1,
-            _ => lost.push(Lost { hold: spot.hold, run, from: spot.block, to: spot.block + 1 }),
+    fn take_beside(&mut self, name: EngineHash, aim: Aim, open: &mut Option<Lost>) -> bool {
+        let Rank { names, holds, .. } = &mut *self.rank;
+        let Some(open) = open else { return false };
+        let [before, after] = [open.from.wrapping_sub(1), open.to].map(|block| Spot { hold: open.hold, block });
+        // What a hold says is old as long as a run of names is open: the table knows.
+        if holds.is(before, name) && names.take(aim, before) {
+            open.from = before.block;
+            return true;
         }
-        if ends {
-            ages.close();
-            holds.end_if_empty(spot.hold);
-        }
+        let is_after = holds.is(after, name) && names.take(aim, after);
+        open.to += u32::from(is_after);
+        is_after
+    }
+
+    /// Takes a name out of the table, wherever it stands.
+    fn take_anywhere(&mut self, name: EngineHash, open: &mut Option<Lost>, lost: &mut Vec<Lost>) -> bool {
+        let known = forms(name).find_map(|form| self.rank.spot(form).map(|spot| (form, spot)));
+        let Some((name, spot)) = known else { return false };
+        self.close(open, lost);
+        let names = &mut self.rank.names;
+        names.take(names.aim(name), spot);
+        let run = self.rank.holds.get(spot.hold).run;
+        *open = Some(Lost { hold: spot.hold, run, from: spot.block, to: spot.block + 1 });
         true
+    }
+
+    /// Ends a run of names that were taken: they leave their hold.
+    fn close(&mut self, open: &mut Option<Lost>, lost: &mut Vec<Lost>) {
+        let Some(run) = open.take() else { return };
+        let Rank { holds, ages, .. } = &mut *self.rank;
+        holds.take_run(run.hold, run.from, run.to);
+        if holds.get(run.hold).ordinary == 0 {
+            ages.close();
+            holds.end_if_empty(run.hold);
+        }
+        lost.push(run);
     }
 
     /// Drops everything. The grid, the groups and their notes stay.
@@ -387,6 +410,11 @@ impl Hands<'_> {
     }
 }
 
+/// The spot of a name before its place is known: the number of its block in the store.
+fn pending(i: usize) -> Spot {
+    Spot { hold: PENDING, block: i as u32 }
+}
+
 /// Where a name of a rank stands. Names that are not in their holds yet are known, too.
 pub(super) fn find(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
     if rank.has_odd {
@@ -399,7 +427,7 @@ pub(super) fn find(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> 
             _ => rank.holds.is(spot, form),
         }
     };
-    let (_, mut spot) = forms(hash).find_map(|form| rank.names.get(form, is(form)))?;
+    let mut spot = forms(hash).find_map(|form| rank.names.get(rank.names.aim(form), is(form)))?;
     if spot.hold == PENDING {
         for (segment, hold) in pending {
             let blocks = segment.to - segment.from;
@@ -422,7 +450,7 @@ fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
     let (spot, seed, places) = match odd.names.get(&known) {
         Some(name) => (name.places.last(), name.seed, name.places.count()),
         None => {
-            let (_, spot) = rank.spot(known)?;
+            let spot = rank.spot(known)?;
             (spot, rank.holds.get(spot.hold).seed, 1)
         }
     };

@@ -325,7 +325,7 @@ struct Told {
 
 impl Apart<'_> {
     fn told(&self, block: &Block, tier: Tier, group: Group) -> Option<Told> {
-        if let Some((_, spot)) = self.rank.spot(block.engine) {
+        if let Some(spot) = self.rank.spot(block.engine) {
             let alike = self.content(spot) == Some(block.content);
             return Some(Told { alike, counted: tier == Tier::Device && group == self.rank.home });
         }

@@ -60,7 +60,7 @@ impl Holds {
         &mut self.holds[hold as usize]
     }
 
-    /// Whether another hold fits.
+    /// Whether another hold fits whose names are ordinary.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.holds.len() < MAX_HOLDS
     }
@@ -135,7 +135,7 @@ impl Holds {
 
     /// Gives blocks from `from` on ordinary names, which have none yet. `at` is their moment.
     #[inline]
-    pub(super) fn put(&mut self, id: u32, from: u32, names: impl ExactSizeIterator<Item = EngineHash>, at: Moment) {
+    pub(super) fn put(&mut self, id: u32, from: u32, names: &[EngineHash], at: Moment) {
         let hold = &mut self.holds[id as usize];
         let to = from + names.len() as u32;
         if from < hold.fresh {
@@ -155,7 +155,13 @@ impl Holds {
     /// Takes an ordinary name away.
     #[inline]
     pub(super) fn take(&mut self, spot: Spot) {
-        self.holds[spot.hold as usize].take(spot.block);
+        self.holds[spot.hold as usize].take(spot.block, spot.block + 1);
+    }
+
+    /// Takes the ordinary names of blocks `[from, to)` away; each of them has one.
+    #[inline]
+    pub(super) fn take_run(&mut self, hold: u32, from: u32, to: u32) {
+        self.holds[hold as usize].take(from, to);
     }
 
     /// Notes that a block's copy was announced again.
@@ -242,30 +248,23 @@ impl Hold {
     }
 
     #[inline]
-    fn put(&mut self, from: u32, names: impl ExactSizeIterator<Item = EngineHash>) {
+    fn put(&mut self, from: u32, names: &[EngineHash]) {
         self.ordinary += names.len() as u32;
         if from as usize != self.lows.len() || self.gaps.is_some() {
             return self.put_apart(from, names);
         }
         room(&mut self.lows, names.len());
-        for name in names {
-            self.push(name);
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, name: EngineHash) {
-        self.lows.push(name.low());
-        if name.is_wide() || self.highs.is_some() {
+        self.lows.extend(names.iter().map(|name| name.low()));
+        if self.highs.is_some() || names.iter().any(|name| name.is_wide()) {
             let highs = self.highs.get_or_insert_default();
-            highs.resize(self.lows.len() - 1, 0);
-            room(highs, 1);
-            highs.push(name.high());
+            room(highs, from as usize + names.len() - highs.len());
+            highs.resize(from as usize, 0);
+            highs.extend(names.iter().map(|name| name.high()));
         }
     }
 
     #[cold]
-    fn put_apart(&mut self, from: u32, names: impl ExactSizeIterator<Item = EngineHash>) {
+    fn put_apart(&mut self, from: u32, names: &[EngineHash]) {
         let len = self.lows.len();
         let gaps = self.gaps.get_or_insert_with(|| {
             let mut bits = vec![u64::MAX; len / 64];
@@ -278,7 +277,7 @@ impl Hold {
             gaps[block / 64] |= 1 << (block % 64);
         }
         self.lows.resize(end, 0);
-        for (block, name) in (from as usize..).zip(names) {
+        for (block, name) in (from as usize..).zip(names.iter().copied()) {
             self.lows[block] = name.low();
             if name.is_wide() || self.highs.is_some() {
                 let highs = self.highs.get_or_insert_default();
@@ -290,10 +289,10 @@ impl Hold {
     }
 
     #[inline]
-    fn take(&mut self, block: u32) {
-        self.ordinary -= 1;
-        if self.gaps.is_none() && block as usize + 1 == self.lows.len() {
-            self.lows.pop();
+    fn take(&mut self, from: u32, to: u32) {
+        self.ordinary -= to - from;
+        if self.gaps.is_none() && to as usize == self.lows.len() {
+            self.lows.truncate(from as usize);
             trim(&mut self.lows);
             if let Some(highs) = &mut self.highs {
                 highs.truncate(self.lows.len());
@@ -301,18 +300,20 @@ impl Hold {
             }
             return;
         }
-        self.take_apart(block);
+        self.take_apart(from, to);
     }
 
     #[cold]
-    fn take_apart(&mut self, block: u32) {
+    fn take_apart(&mut self, from: u32, to: u32) {
         let len = self.lows.len();
         let gaps = self.gaps.get_or_insert_with(|| {
             let mut bits = vec![u64::MAX; len / 64];
             bits.push((1u64 << (len % 64)) - 1);
             Box::new(bits)
         });
-        gaps[block as usize / 64] &= !(1 << (block % 64));
+        for block in from..to {
+            gaps[block as usize / 64] &= !(1 << (block % 64));
+        }
         let mut len = len;
         while len > 0 && gaps[(len - 1) / 64] >> ((len - 1) % 64) & 1 == 0 {
             len -= 1;

@@ -21,7 +21,7 @@ use super::door::{Copies, RankUsage};
 use super::forest::Forest;
 use super::gate::Gate;
 use super::hold::Holds;
-use super::names::{Names, SlotId, Spot};
+use super::names::{Names, Spot};
 use super::odd::{Odd, forms};
 use super::seats::Face;
 use super::tap::RankTap;
@@ -156,8 +156,8 @@ impl Rank {
 
     /// Looks up an ordinary name under exactly this hash.
     #[inline]
-    pub(super) fn spot(&self, hash: EngineHash) -> Option<(SlotId, Spot)> {
-        self.names.get(hash, |spot| self.holds.is(spot, hash))
+    pub(super) fn spot(&self, hash: EngineHash) -> Option<Spot> {
+        self.names.get(self.names.aim(hash), |spot| self.holds.is(spot, hash))
     }
 
     /// The name a hash is known by: itself, or for a digest the integer form of the same digest.

@@ -18,6 +18,7 @@ use crate::proto::v1;
 use crate::proto::v1::admin_service_server::{AdminService, AdminServiceServer};
 use crate::proto::v1::put_feed_response::Outcome;
 use crate::roster::{EntryReport, Place, Put, Roster, Source, Wanted};
+use crate::telemetry;
 
 /// Reads the specification of a feed: what it wants to run, and what an operator should be warned of; or everything
 /// that is wrong with it, one line a fault. Whoever knows the configuration's rules brings it.
@@ -145,7 +146,7 @@ pub async fn run(listeners: Vec<Listener>, service: AdminRpc, shutdown: Cancella
     let mut files: Vec<PathBuf> = Vec::new();
     let mut servers = JoinSet::new();
     for listener in listeners {
-        eprintln!("admin rpc listening on {}", listener.address()?);
+        telemetry::announce(&format!("admin rpc listening on {}", listener.address()?));
         let router = Server::builder().add_routes(routes.clone());
         let stopped = shutdown.clone().cancelled_owned();
         match listener {

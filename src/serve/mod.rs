@@ -8,6 +8,7 @@
 //!
 //! * [`listen`]: tcp (both address families on one socket) and unix sockets, bound by the caller.
 //! * [`admin_rpc`]: feeds changed by call, on sockets of its own.
+//! * `watch`: the normalized feed, to whoever keeps an index of their own.
 //! * [`run`]: one server on any number of listeners, with health and reflection, and a drain that ends in time.
 //!
 //! What holds:
@@ -28,7 +29,8 @@ mod query;
 mod request;
 pub mod response;
 mod server;
+mod watch;
 
 pub use admin_rpc::{AdminRpc, ReadFeed};
 pub use listen::{ListenAddr, ListenError, Listener};
-pub use server::{Options, ServeError, run};
+pub use server::{Options, ServeError, WatchLimits, run};

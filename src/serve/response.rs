@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::matching::{Answer, NOBODY, RankAnswer, Who};
-use crate::admin::report::{RankReport, TierBlocks, millis};
+use crate::admin::report::{Queue, RankReport, TierBlocks, millis};
 use crate::block::Grid;
 use crate::feed::status::State;
 use crate::proto::v1;
+use crate::worker::Identity;
 
 /// A whole answer.
 pub(super) fn match_response(model: &str, answer: Answer) -> v1::MatchResponse {
@@ -44,19 +45,20 @@ fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
 }
 
 fn worker_rank(model: &str, who: Who) -> v1::WorkerRank {
-    let model = model.to_owned();
     match who {
-        Who::Nobody(worker) => v1::WorkerRank { worker, model, ..v1::WorkerRank::default() },
-        Who::Rank(entry) => {
-            let identity = &entry.identity;
-            v1::WorkerRank {
-                worker: identity.worker.to_string(),
-                address: identity.address.to_string(),
-                aliases: identity.aliases.to_vec(),
-                model,
-                rank: identity.rank,
-            }
-        }
+        Who::Nobody(worker) => v1::WorkerRank { worker, model: model.to_owned(), ..v1::WorkerRank::default() },
+        Who::Rank(entry) => worker_rank_of(&entry.identity),
+    }
+}
+
+/// What a rank is called.
+pub(super) fn worker_rank_of(identity: &Identity) -> v1::WorkerRank {
+    v1::WorkerRank {
+        worker: identity.worker.to_string(),
+        address: identity.address.to_string(),
+        aliases: identity.aliases.to_vec(),
+        model: identity.model.to_string(),
+        rank: identity.rank,
     }
 }
 
@@ -73,7 +75,7 @@ const fn tiers(blocks: TierBlocks) -> v1::TierBlocks {
     v1::TierBlocks { device, host, disk, external, other }
 }
 
-const fn feed_state(state: State) -> v1::FeedState {
+pub(super) const fn feed_state(state: State) -> v1::FeedState {
     match state {
         State::Connecting => v1::FeedState::Connecting,
         State::Replaying => v1::FeedState::Replaying,
@@ -140,6 +142,12 @@ pub(super) fn rank_report(report: RankReport) -> v1::RankReport {
         dropped: report.dropped,
         snapshots: report.snapshots,
         snapshots_refused: report.snapshots_refused,
+        queue: Some(v1::Queue {
+            messages: report.queue.messages,
+            bytes: report.queue.bytes,
+            limit_messages: report.queue.limit_messages,
+            limit_bytes: report.queue.limit_bytes,
+        }),
     }
 }
 
@@ -148,6 +156,7 @@ pub fn report_of(message: v1::RankReport) -> RankReport {
     let state = message.state();
     let who = message.worker_rank.unwrap_or_default();
     let tiers = message.tiers.unwrap_or_default();
+    let queue = message.queue.unwrap_or_default();
     let total = |counts: &BTreeMap<String, u64>| counts.values().sum();
     RankReport {
         worker: who.worker,
@@ -189,6 +198,12 @@ pub fn report_of(message: v1::RankReport) -> RankReport {
         messages: message.messages,
         received_bytes: message.received_bytes,
         events: message.events,
+        queue: Queue {
+            messages: queue.messages,
+            bytes: queue.bytes,
+            limit_messages: queue.limit_messages,
+            limit_bytes: queue.limit_bytes,
+        },
         connected: message.connected,
         engine: message.engine,
         endpoint: message.endpoint,

@@ -16,9 +16,12 @@ use tonic_health::server::{HealthReporter, HealthService};
 use super::listen::{Listener, tcp_connections, unix_connections};
 use super::oversize::Named;
 use super::query::Queries;
+use super::watch::{Hub, Watches};
 use crate::admin::{Fleet, Readiness, RequestMetrics};
 use crate::proto::DESCRIPTORS;
 use crate::proto::v1::query_service_server::{QueryServiceServer, SERVICE_NAME};
+use crate::proto::v1::watch_service_server::{SERVICE_NAME as WATCH_SERVICE, WatchServiceServer};
+use crate::telemetry;
 
 /// How the server behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +32,19 @@ pub struct Options {
     pub reflection: bool,
     /// How long requests that are in flight at shutdown may take.
     pub grace: Duration,
+    /// What watching may cost.
+    pub watch: WatchLimits,
+}
+
+/// What watching the normalized feed may cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WatchLimits {
+    /// Watchers at one time.
+    pub watchers: usize,
+    /// Bytes of history that are kept, so that watches can be resumed. A watcher that has half of it before it is cut.
+    pub history_bytes: u64,
+    /// Tells this server's numbers from those of another: any number.
+    pub instance: u64,
 }
 
 /// Why the server stopped before it was told to.
@@ -70,16 +86,18 @@ pub async fn run(
 ) -> Result<(), ServeError> {
     let health = HealthReporter::new();
     let stop = CancellationToken::new();
+    let hub = Hub::start(Arc::clone(&fleet), requests.clone(), options.watch, stop.clone());
     let queries = Queries::new(fleet, requests, stop.clone(), options.max_message_bytes);
-    let routes = routes(queries, &health, options)?;
+    let routes = routes(queries, Watches(hub), &health, options)?;
 
     let mut lines = Vec::with_capacity(listeners.len());
     let mut files: Vec<PathBuf> = Vec::new();
     let mut servers = JoinSet::new();
     for listener in listeners {
         lines.push(format!("grpc listening on {}", listener.address()?));
-        let mut server =
+        let server =
             Server::builder().http2_keepalive_interval(Some(KEEPALIVE.0)).http2_keepalive_timeout(Some(KEEPALIVE.1));
+        let mut server = server.trace_fn(telemetry::request_span);
         let router = server.add_routes(routes.clone());
         let stopped = stop.clone().cancelled_owned();
         match listener {
@@ -95,7 +113,7 @@ pub async fn run(
     report(&health, ServingStatus::Serving).await;
     readiness.set(true);
     for line in lines {
-        eprintln!("{line}");
+        telemetry::announce(&line);
     }
 
     let ended = tokio::select! {
@@ -118,11 +136,12 @@ pub async fn run(
     ended
 }
 
-fn routes(queries: Queries, health: &HealthReporter, options: Options) -> Result<Routes, ServeError> {
+fn routes(queries: Queries, watches: Watches, health: &HealthReporter, options: Options) -> Result<Routes, ServeError> {
     let service = QueryServiceServer::new(queries).max_decoding_message_size(options.max_message_bytes);
     let mut routes = RoutesBuilder::default();
     routes
         .add_service(Named::new(service, options.max_message_bytes))
+        .add_service(WatchServiceServer::new(watches))
         .add_service(HealthServer::new(HealthService::from_health_reporter(health.clone())));
     if options.reflection {
         let reflection = tonic_reflection::server::Builder::configure()
@@ -136,14 +155,14 @@ fn routes(queries: Queries, health: &HealthReporter, options: Options) -> Result
 
 /// Reports `status` for the server as a whole and for its service.
 async fn report(health: &HealthReporter, status: ServingStatus) {
-    for service in ["", SERVICE_NAME] {
+    for service in ["", SERVICE_NAME, WATCH_SERVICE] {
         health.set_service_status(service, status).await;
     }
 }
 
 /// A watch of health would hold its connection until the end of the grace. It has been told; it may end.
 async fn end_health_watches(mut health: HealthReporter) {
-    for service in ["", SERVICE_NAME] {
+    for service in ["", SERVICE_NAME, WATCH_SERVICE] {
         health.clear_service_status(service).await;
     }
 }
@@ -153,6 +172,16 @@ async fn end_health_watches(mut health: HealthReporter) {
 impl Default for Options {
     /// 8 MiB (a million tokens in any form), reflection on, 10 s.
     fn default() -> Self {
-        Self { max_message_bytes: 8 << 20, reflection: true, grace: Duration::from_secs(10) }
+        let (reflection, grace) = (true, Duration::from_secs(10));
+        Self { max_message_bytes: 8 << 20, reflection, grace, watch: WatchLimits::default() }
+    }
+}
+
+// === impl WatchLimits ===
+
+impl Default for WatchLimits {
+    /// 64 watchers, 32 MiB, a number of this call's own.
+    fn default() -> Self {
+        Self { watchers: 64, history_bytes: 32 << 20, instance: fastrand::u64(1..) }
     }
 }

@@ -35,14 +35,14 @@ impl Store {
     /// The snapshots in `folder`, which is made if it is not there.
     ///
     /// # Errors
-    /// The folder cannot be made, or nothing can be written in it.
+    /// The folder cannot be made. Whether something can be written in it is not asked: what is there can be read all the
+    /// same ([`Store::check`] asks).
     pub fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        probe(folder)?;
         Ok(Self { folder: folder.into(), turn: Arc::new(Semaphore::new(1)) })
     }
 
-    /// Whether [`Store::open`] would succeed, as far as can be told without making anything that stays.
+    /// Whether snapshots could be written, as far as can be told without making anything that stays.
     ///
     /// # Errors
     /// Why it would not.

@@ -22,6 +22,7 @@ import play
 from discovery import Discovery
 from image import Image
 from manifests import (
+    CUSTOM,
     EXAMPLES,
     KUSTOMIZE,
     OPTIONAL,
@@ -33,6 +34,7 @@ from manifests import (
     containers,
     engine,
     example,
+    is_polled,
     kvtap_bytes,
     of_kind,
     port_of,
@@ -42,7 +44,7 @@ from manifests import (
     tap,
     templates,
 )
-from running import Running
+from running import Running, TenMinutes
 
 OLDEST = "1.29"
 GRPC, ADMIN = 9400, 9401
@@ -62,7 +64,7 @@ def everything():
 
 class Manifests(unittest.TestCase):
     def test_there_is_a_complete_example_of_each_shape_and_engine(self):
-        self.assertEqual(EXAMPLES, ["fleet-vllm", "sglang", "vllm", "vllm-multi-rank", "vllm-plain"])
+        self.assertEqual(EXAMPLES, ["fleet-vllm", "sglang", "trtllm", "vllm", "vllm-multi-rank", "vllm-plain"])
         for name in EXAMPLES:
             with self.subTest(name):
                 tap(example(name))
@@ -72,8 +74,8 @@ class Manifests(unittest.TestCase):
         newest = kubernetes_validate.latest_version()
         seen = 0
         for origin, manifest in everything():
-            if manifest["kind"] == "PodMonitor":
-                continue  # A CRD: its schema is not the API server's; a test of its own looks at it.
+            if manifest["kind"] in CUSTOM:
+                continue  # Tests of their own look at these, observe.py at the rules.
             for version in (OLDEST, newest):
                 with self.subTest(origin, kind=manifest["kind"], version=version):
                     used = kubernetes_validate.validate(manifest, version, strict=True)
@@ -104,7 +106,9 @@ class Manifests(unittest.TestCase):
                             lines[i] = line.replace("# ", "", 1)
                     file.write_text("\n".join(lines) + "\n")
                     kinds = {manifest["kind"] for manifest in build(file.parent)}
-                    self.assertLessEqual({"PodMonitor", "NetworkPolicy"}, kinds)
+                    self.assertLessEqual({"PodMonitor", "PrometheusRule", "NetworkPolicy"}, kinds)
+                    dashboard = called(build(file.parent), "ConfigMap", "kvtap-dashboard")
+                    self.assertIn("kvtap.json", dashboard["data"])
 
     def test_quantities_are_quantities(self):
         seen = 0
@@ -298,9 +302,21 @@ class Ports(unittest.TestCase):
             self.assertIn(template["metadata"]["labels"][rule["key"]], rule["values"])
             self.assertIn(scrape["port"], [port["name"] for port in container["ports"]])
 
+    def test_an_engine_that_is_polled_keeps_events_where_kvtap_asks_for_them(self):
+        manifests = example("trtllm")
+        [feed] = config(manifests)["feeds"]
+        arguments = engine(manifests)["args"]
+        self.assertEqual(feed["endpoint"], "http://127.0.0.1:8000/kv_cache_events")
+        self.assertIn("--port=8000", arguments)
+        self.assertEqual((feed["model"], feed["engine"]), (arguments[0], "trtllm"))
+        self.assertGreater(publisher(manifests)["event_buffer_max_size"], 0)
+        self.assertIs(publisher(manifests)["enable_block_reuse"], True)
+
     def test_engine_and_kvtap_mean_the_same_sockets(self):
         for name in EXAMPLES:
             manifests = example(name)
+            if is_polled(manifests):
+                continue
             told = publisher(manifests)
             # vLLM binds where its endpoint has a `*`, and connects otherwise; then it is kvtap that binds.
             engine_binds = "*" in told["endpoint"]
@@ -346,7 +362,7 @@ class Memory(unittest.TestCase):
                 self.assertIn(f"| `{name}` | {row} | `{limit}Mi` |", page, "deploy/README.md, Memory")
 
 
-__all__ = ["Discovery", "Image", "Running"]
+__all__ = ["Discovery", "Image", "Running", "TenMinutes"]
 
 if __name__ == "__main__":
     play.KVTAP, Image.CARGO = sys.argv[1:3]

@@ -59,6 +59,7 @@ class Image(unittest.TestCase):
                 if source.is_dir():
                     shutil.copytree(source, target)
                 elif source.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(source, target)
             command = [self.CARGO, "metadata", "--locked", "--offline", "--no-deps", "--format-version=1"]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)

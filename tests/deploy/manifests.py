@@ -15,8 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 EXAMPLES = sorted(path.parent.name for path in KUSTOMIZE.glob("examples/*/kustomization.yaml"))
 SIDECARS = [name for name in EXAMPLES if not name.startswith("fleet")]
-# Those are switched off in the examples, one being somebody's choice and the other a CRD; here all is switched on.
-OPTIONAL = ["components/sidecar-network-policy", "components/pod-monitor"]
+# Those are switched off in the examples, being somebody's choice or wanting CRDs; here all is switched on.
+OPTIONAL = [
+    "components/sidecar-network-policy",
+    "components/pod-monitor",
+    "components/prometheus-rule",
+    "components/grafana-dashboard",
+]
+# Kinds whose schemas are not the API server's.
+CUSTOM = ["PodMonitor", "PrometheusRule"]
 # What each component is applied to when it is built apart from the examples.
 WORKLOAD_KINDS = ["Deployment", "StatefulSet"]
 
@@ -101,10 +108,26 @@ def engine(manifests):
     return found
 
 
+def is_polled(manifests):
+    """Whether the engine is asked for its events over HTTP, and publishes nothing."""
+    return all(feed["endpoint"].startswith("http://") for feed in config(manifests)["feeds"])
+
+
 def publisher(manifests):
-    """What the engine is told about its events."""
+    """What the engine is told about its events; of one that is polled, the options of its event buffer."""
     arguments = engine(manifests)["args"]
+    if is_polled(manifests):
+        return yaml.safe_load(file_of(manifests, "--extra_llm_api_options"))["kv_cache_config"]
     return json.loads(arguments[arguments.index("--kv-events-config") + 1])
+
+
+def file_of(manifests, flag):
+    """The file that the engine's argument names, found as the kubelet finds it."""
+    [path] = [Path(arg.partition("=")[2]) for arg in engine(manifests)["args"] if arg.startswith(f"{flag}=")]
+    [mount] = [mount for mount in engine(manifests)["volumeMounts"] if Path(mount["mountPath"]) == path.parent]
+    [template] = templates(manifests)
+    [volume] = [volume for volume in template["spec"]["volumes"] if volume["name"] == mount["name"]]
+    return called(manifests, "ConfigMap", volume["configMap"]["name"])["data"][path.name]
 
 
 def ranks(config):

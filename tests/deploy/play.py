@@ -7,7 +7,9 @@ import json
 import os
 import random
 import re
+import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -83,6 +85,28 @@ def get(address, port, path):
         return None
 
 
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def polled_engine(port):
+    """TensorRT-LLM's event endpoint, with a few blocks stored."""
+    script = look.ROOT / "tests" / "peers" / "trtllm_http.py"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-B", str(script), str(port)], **pipes) as engine:
+        try:
+            assert engine.stdout.readline().strip() == str(port)
+            engine.stdin.write("store - 6\n")
+            engine.stdin.flush()
+            assert engine.stdout.readline().strip() == "done"
+            yield
+        finally:
+            engine.kill()
+
+
 class Pod:
     """An example's kvtap and its engines, which come and go separately."""
 
@@ -97,6 +121,11 @@ class Pod:
         # The fleet's engines are pods of their own: vllm-2.vllm-pods becomes the address that ends in .12.
         self.config = re.sub(r"tcp://\w+-(\d+)\.[\w-]+:", lambda found: f"tcp://{lot}.{10 + int(found[1])}:", text)
         self.told = look.publisher(manifests)
+        self.polled = look.is_polled(manifests)
+        if self.polled:
+            # Engine and kvtap share the pod's loopback; here it is the machine's, on a port that nobody else has.
+            self.http = free_port()
+            self.config = text.replace("http://127.0.0.1:8000/", f"http://127.0.0.1:{self.http}/")
         self.hosts = [
             self.address if feed.get("bind") else f"{lot}.{10 + i}" for i, feed in enumerate(self.settings["feeds"])
         ]
@@ -114,8 +143,15 @@ class Pod:
                 yield
 
     @contextmanager
-    def engines(self):
-        """The engines, with the endpoints that the manifest gives them. They serve a few requests and idle."""
+    def engines(self, *wire):
+        """The engines, with the endpoints that the manifest gives them. They serve a few requests and idle.
+
+        `wire` says how they encode, in the arguments of `kvtap sim`.
+        """
+        if self.polled:
+            with polled_engine(self.http):
+                yield
+            return
         with ExitStack() as stack:
             for host, feed in zip(self.hosts, self.settings["feeds"], strict=True):
                 sim = ["sim", "--ranks", str(feed.get("ranks", 1)), "--requests", "4", "--linger", "600"]
@@ -123,7 +159,7 @@ class Pod:
                     sim += [flag, re.sub(r"//[^:]+:", f"//{host}:", self.told[key])]
                 # As vLLM does where its endpoint has no `*`.
                 sim += [] if "*" in self.told["endpoint"] else ["--connect"]
-                stack.enter_context(running(*sim))
+                stack.enter_context(running(*sim, *wire))
             yield
 
     def probe(self, name):
@@ -142,6 +178,15 @@ class Pod:
     def workers(self):
         """What `kubectl exec ... -- kvtap workers --json` would say."""
         command = [KVTAP, "workers", "--server", f"{self.address}:{self.grpc}", "--json"]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        return json.loads(done.stdout)["workers"]
+
+    def ask(self, tokens):
+        """What `kubectl exec ... -- kvtap match --json` would say of a prompt, by worker."""
+        command = [KVTAP, "match", "--server", f"{self.address}:{self.grpc}", "--model", self.settings["feeds"][0]["model"]]
+        command += ["--tokens", ",".join(map(str, tokens)), "--json"]
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
         if done.returncode != 0:
             raise AssertionError(done.stderr)

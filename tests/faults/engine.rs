@@ -8,7 +8,7 @@ use fastrand::Rng;
 use kvtap::block::Grid;
 use kvtap::hash::{ContentHash, Seed};
 use kvtap::sim::encode::{self, Dialect};
-use kvtap::sim::event::{Event, Lora};
+use kvtap::sim::event::{Event, KIND, Lora, MEDIUM, Name, Stored};
 use kvtap::sim::pool::{HashForm, Pool, Prompt, RequestId, Shape};
 
 pub const BLOCK: usize = 4;
@@ -142,6 +142,29 @@ impl Engine {
         assert!(self.pool.reset_prefix_cache());
         let events = self.pool.step();
         self.publish(&events, None)
+    }
+
+    /// Its clock is set back.
+    pub fn set_clock_back(&mut self, seconds: f64) {
+        self.clock -= seconds;
+    }
+
+    /// A message that it never sent: of a block that it may not hold.
+    pub fn lie(&mut self) -> Bytes {
+        let tokens = self.prompts[self.rng.usize(..self.prompts.len())].tokens.iter().copied().chain(0..).take(BLOCK);
+        let stored = Event::Stored(Stored {
+            names: vec![Name::Int(self.rng.u64(..))],
+            parent: None,
+            tokens: tokens.collect(),
+            block_size: BLOCK as u32,
+            lora: None,
+            medium: Some(MEDIUM.to_owned()),
+            extra_keys: None,
+            group: Some(0),
+            kind: Some(KIND.to_owned()),
+            window: None,
+        });
+        encode::batch(self.dialect, self.clock, &[stored], None).into()
     }
 
     fn message_with(&mut self, damage: Option<Damage>) -> Message {

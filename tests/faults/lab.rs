@@ -5,10 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
+use kvtap::proto::v1;
+use kvtap::proto::v1::query_service_client::QueryServiceClient;
+use kvtap::sim::pool::Prompt;
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 
 use crate::engine::{Engine, Message};
 use crate::peer::Peer;
@@ -19,6 +23,10 @@ use crate::witness::Witness;
 
 /// How long a feed may take to heal once the faults have stopped. It heals in a fraction of that on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many queries a router asks in a row, and for how long it is silent after them.
+const BURST: usize = 16;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// How a feed came to be live in the end, and how long it took from the end of the faults.
 #[derive(Clone, Copy, Debug)]
@@ -51,11 +59,15 @@ pub struct Lab {
     /// In what was said since the last clear of this life, something can never be had from a replay, or was made to
     /// look so.
     blemished: bool,
+    /// The replay holds a number that no engine reaches, for as long as this life lasts.
+    poisoned: bool,
     recent: Vec<Message>,
     done: Vec<Step>,
     witness: Arc<Mutex<Witness>>,
     watch: JoinHandle<Result<(), String>>,
     watching: CancellationToken,
+    /// Routers that ask all the time.
+    _routers: JoinSet<()>,
     tap: Tap,
 }
 
@@ -73,11 +85,11 @@ const UNKEPT: Way = Way { copies: 1, keep: false };
 const TWICE: Way = Way { copies: 2, keep: true };
 
 impl Lab {
-    /// An engine and its tap, as `world` says; `inside`: within this process.
-    pub async fn new(name: String, world: World, mut rng: Rng, peer: Arc<Peer>, server: bool) -> Self {
+    /// An engine and its tap, as `world` says: a feed of this process, or a server that so many routers burst in on.
+    pub async fn new(name: String, world: World, mut rng: Rng, peer: Arc<Peer>, routers: Option<usize>) -> Self {
         let engine = Engine::new(&mut rng);
         let (live, replay) = (Proxy::start().await, Proxy::start().await);
-        let tap = if server {
+        let tap = if routers.is_some() {
             Tap::server(&name, &world, live.address, replay.address).await
         } else {
             Tap::inside(&name, &world, live.address, replay.address)
@@ -91,6 +103,12 @@ impl Lab {
         if world.bind {
             live.lead_to(Some(tap.listening().await));
         }
+        let mut flooding = JoinSet::new();
+        if let Tap::Server { client, .. } = &tap {
+            for _ in 0..routers.unwrap_or(0) {
+                flooding.spawn(ask_in_bursts(client.clone(), Arc::clone(&engine.prompts)));
+            }
+        }
         let mut lab = Self {
             name,
             world,
@@ -101,11 +119,13 @@ impl Lab {
             replay,
             router: None,
             blemished: false,
+            poisoned: false,
             recent: Vec::new(),
             done: Vec::new(),
             witness,
             watch,
             watching,
+            _routers: flooding,
             tap,
         };
         lab.peer.ask(&format!("limit {} {}", lab.name, world.kept)).await;
@@ -179,6 +199,7 @@ impl Lab {
         self.engine.restart();
         self.recent.clear();
         self.blemished = false;
+        self.poisoned = false;
     }
 
     fn say(&mut self, way: Way) {
@@ -302,6 +323,26 @@ impl Lab {
                 self.wait_up_to(100).await;
                 self.replay.lead_to(self.router);
             }
+            Step::Late(n) => {
+                let late: Vec<Message> = (0..n).map(|_| self.engine.message()).collect();
+                for message in &late {
+                    self.publish(message, 0, true);
+                }
+                self.say(HEARD);
+                for message in late {
+                    self.publish(&message, 1, false);
+                }
+                self.obeyed().await;
+            }
+            Step::Wild { number, kept } => {
+                // What marks the end of a replay cannot be in one.
+                let kept = kept && number != u64::MAX;
+                let message = Message { sequence: number, payload: self.engine.lie() };
+                self.publish(&message, 1, kept);
+                self.poisoned |= kept;
+                self.obeyed().await;
+            }
+            Step::ClockBack(seconds) => self.engine.set_clock_back(seconds),
             Step::Wait(wait) => sleep(wait).await,
             Step::Settle => {
                 // Whether it does is the schedule's business.
@@ -336,7 +377,7 @@ impl Lab {
         let begun = Instant::now();
         // A replay that still holds everything heals alone.
         let kept = self.world.kept == 0 || self.engine.last().is_some_and(|last| last + 200 < self.world.kept as u64);
-        let must = self.world.replay && !self.blemished && kept;
+        let must = self.world.replay && !self.blemished && !self.poisoned && kept;
         let mut by = Healed::Alone;
         loop {
             if begun.elapsed() > PATIENCE {
@@ -364,6 +405,19 @@ impl Lab {
         }
         let (claims, lives) = (self.witness.lock().await.claims, self.engine.life() + 1);
         Ok(Outcome { by, after: begun.elapsed(), claims, lives })
+    }
+}
+
+/// A router that asks as fast as it is answered, burst after burst.
+async fn ask_in_bursts(mut client: QueryServiceClient<Channel>, prompts: Arc<[Prompt]>) {
+    for (n, prompt) in prompts.iter().cycle().enumerate() {
+        if n % BURST == 0 {
+            sleep(PAUSE).await;
+        }
+        let tokens = v1::TokenList { ids: prompt.tokens.clone() };
+        let prompt = Some(v1::match_request::Prompt::Tokens(tokens));
+        let request = v1::MatchRequest { model: "m".to_owned(), prompt, ..Default::default() };
+        client.r#match(request).await.expect("an answer");
     }
 }
 

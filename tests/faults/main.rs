@@ -5,6 +5,10 @@
 //! names; and once the faults stop, a feed becomes live again with everything, by itself where the engine can still
 //! give back what is missing, else by the next clear.
 //!
+//! Among what goes wrong: processes die, pause, restart within a gap; messages are lost, come twice, late, broken, or under
+//! numbers that no engine reaches; links are cut, held up, half-open; replays lie; clocks jump; routers ask in bursts. Partitions by
+//! network namespaces are in `tests/partition.rs`, full disks and torn snapshots in `tests/warm_restart.rs`.
+//!
 //! A schedule follows from its seed alone, up to the timing of sockets. One seed again:
 //! `KVTAP_FAULT_SEED=7 cargo test --test faults`; more of them: `make soak`, or `KVTAP_FAULT_SCHEDULES=5000
 //! KVTAP_FAULT_FIRST=1000 cargo test --test faults`, where the second is the first seed.
@@ -46,9 +50,11 @@ fn number(variable: &str) -> Option<u64> {
 async fn run_one(seed: u64, server: bool, peer: Arc<Peer>) -> Result<Outcome, String> {
     let mut rng = Rng::with_seed(seed);
     let world = World::new(&mut rng);
-    let steps = world.steps(&mut rng);
+    let steps = World::with_strange(world.steps(&mut rng), seed);
     let name = format!("{}{seed}", if server { 's' } else { 'f' });
-    let whole = async { Lab::new(name, world, rng, peer, server).await.run(steps.clone()).await };
+    // One server in four answers bursts of queries meanwhile.
+    let routers = server.then_some(usize::from(seed % 4 == 0));
+    let whole = async { Lab::new(name, world, rng, peer, routers).await.run(steps.clone()).await };
     match timeout(HANGS, whole).await {
         Ok(outcome) => outcome,
         Err(_) => Err(format!("it hangs\n  world: {world:?}\n  steps: {steps:?}")),

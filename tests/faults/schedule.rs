@@ -85,6 +85,17 @@ pub enum Step {
     },
     /// The replay endpoint is dead for so many messages.
     NoReplay(usize),
+    /// So many messages leave after the one that follows them; the replay has them in their order.
+    Late(usize),
+    /// A lie under a number that no engine reaches.
+    Wild {
+        /// The number.
+        number: u64,
+        /// The replay has it too.
+        kept: bool,
+    },
+    /// The engine's clock jumps back by so many seconds.
+    ClockBack(f64),
     /// Nothing.
     Wait(Duration),
     /// Until kvtap has caught up, if it does.
@@ -112,6 +123,25 @@ impl World {
     pub fn steps(&self, rng: &mut Rng) -> Vec<Step> {
         let count = rng.usize(8..36);
         (0..count).map(|_| step(rng)).collect()
+    }
+
+    /// The same with stranger things among them, in two schedules of three. They have dice of their own, so that the other steps
+    /// of a seed are what they were before there were such things.
+    pub fn with_strange(steps: Vec<Step>, seed: u64) -> Vec<Step> {
+        let mut rng = Rng::with_seed(!seed);
+        let mut steps = steps;
+        for _ in 0..[0, 1, 3][rng.usize(..3)] {
+            let strange = match rng.u32(..5) {
+                0 | 1 => Step::Late(rng.usize(1..4)),
+                2 | 3 => {
+                    let number = [1 << 63, u64::MAX - 1, u64::MAX, (1 << 40) + rng.u64(..1000)][rng.usize(..4)];
+                    Step::Wild { number, kept: rng.u32(..4) == 0 }
+                }
+                _ => Step::ClockBack(rng.f64() * 1e6),
+            };
+            steps.insert(rng.usize(..=steps.len()), strange);
+        }
+        steps
     }
 }
 

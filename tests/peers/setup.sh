@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# Makes .venv with what the requirements of tests/peers and tests/deploy pin, and finds a kubectl for the latter.
+# Makes .venv with what the requirements of tests/peers and tests/deploy pin, and finds the programs that the latter runs.
 # Does nothing where that is done already.
 # PYTHON names the interpreter to make it with (default: python3).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 python=${PYTHON:-python3}
+tests/deploy/tools.sh
+
 pins=(tests/peers/requirements.txt tests/deploy/requirements.txt)
 done_with=.venv/requirements.txt
 
 if cat "${pins[@]}" | cmp -s - "$done_with" &&
     .venv/bin/python -c 'import grpc, grpc_tools, kubernetes_validate, zmq' 2>/dev/null; then
-    exec tests/deploy/kubectl.sh .venv/bin/python
+    exec tests/deploy/kubernetes.sh .venv/bin/python
 fi
 
 fail() {
@@ -34,5 +36,5 @@ can_make_one || fail "$python cannot make a virtual environment: install python3
 echo "setup: making .venv for the Python side of the tests" >&2
 "$python" -m venv --clear .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "${pins[@]/#/--requirement=}"
-tests/deploy/kubectl.sh .venv/bin/python
+tests/deploy/kubernetes.sh .venv/bin/python
 cat "${pins[@]}" > "$done_with"

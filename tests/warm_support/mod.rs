@@ -64,6 +64,11 @@ impl Stand {
         file.clone()
     }
 
+    /// Where snapshots go.
+    pub fn snapshots(&self) -> PathBuf {
+        self.folder.path().join("snapshots")
+    }
+
     /// Starts an engine that has published nothing yet.
     pub async fn engine(&self) -> Engine {
         let mut child = Command::new(python::interpreter())
@@ -261,5 +266,56 @@ impl Tap {
     /// SIGKILL.
     pub async fn kill(mut self) {
         self.child.kill().await.unwrap();
+    }
+}
+
+/// The disk that snapshots lie on: a small one of its own, or, without the right to mount one, something in the way of the next
+/// snapshot, which is said aloud.
+pub enum Disk {
+    Small(PathBuf),
+    Blocked,
+}
+
+// === impl Disk ===
+
+impl Disk {
+    /// Puts a small disk under a folder.
+    pub fn new(folder: PathBuf) -> Self {
+        std::fs::create_dir_all(&folder).unwrap();
+        let mount = ["-t", "tmpfs", "-o", "size=64k", "kvtap"];
+        let mounted = std::process::Command::new("mount").args(mount).arg(&folder).stderr(Stdio::null()).status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Self::Small(folder);
+        }
+        println!("NO DISK can be mounted here: a folder in the draft's place stands for a full one.");
+        Self::Blocked
+    }
+
+    /// From now on nothing more can be written; `file` is the snapshot that is there.
+    pub fn fill(&self, file: &std::path::Path) {
+        match self {
+            Self::Small(folder) => {
+                let mut junk = std::fs::File::create(folder.join("junk")).unwrap();
+                while std::io::Write::write_all(&mut junk, &[1; 512]).is_ok() {}
+            }
+            Self::Blocked => std::fs::create_dir_all(file.with_extension("kvtap.new").join("in the way")).unwrap(),
+        }
+    }
+
+    /// There is room again.
+    pub fn free(&self, file: &std::path::Path) {
+        match self {
+            Self::Small(folder) => std::fs::remove_file(folder.join("junk")).unwrap(),
+            Self::Blocked => std::fs::remove_dir_all(file.with_extension("kvtap.new")).unwrap(),
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Self::Small(folder) = self {
+            let unmounted = std::process::Command::new("umount").arg("-l").arg(&*folder).status();
+            assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking(), "it stays mounted");
+        }
     }
 }

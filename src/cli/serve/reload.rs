@@ -13,7 +13,7 @@ use crate::config::{Config, Env, Faults, Warnings, Watch};
 use crate::feed::Snapshots;
 use crate::index::Index;
 use crate::roster::{Roster, Source};
-use crate::telemetry;
+use crate::telemetry::Level;
 
 /// What a new configuration is applied to.
 pub(super) struct Reloader {
@@ -24,6 +24,7 @@ pub(super) struct Reloader {
     pub in_force: watch::Sender<Arc<Config>>,
     pub roster: Roster,
     pub index: Arc<Index>,
+    pub level: Level,
     pub snapshots: Option<Snapshots>,
     pub reloads: Arc<Reloads>,
 }
@@ -81,8 +82,10 @@ impl Reloader {
             let keys = keys.join(", ");
             tracing::warn!(file, keys, "What these keys say comes into force with a restart only.");
         }
-        if config.log.level != running.log.level && !telemetry::set_level(config.log.level.name()) {
-            tracing::error!("The log's level could not be changed.");
+        if config.log.level != running.log.level
+            && let Err(error) = self.level.set(config.log.level.name())
+        {
+            tracing::error!(file, %error, "The log's level was not changed.");
         }
         self.index.set_limits(config.limits);
         let changes = self.roster.set(Source::Config, wanted).await;

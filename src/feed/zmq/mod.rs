@@ -36,7 +36,7 @@ pub(super) use backoff::Backoff;
 pub use connection::Heartbeat;
 pub use endpoint::{Endpoint, EndpointError, Host, Mode};
 pub use fault::Fault;
-pub use queue::{LinkEvent, QueueLimits, QueueReceiver};
+pub use queue::{LinkEvent, QueueGauge, QueueLimits, QueueReceiver, Waiting};
 pub(super) use queue::{QueueSender, queue};
 pub use replay::{ReplayOptions, Replies, replay};
 pub use sub::{SubOptions, Timing, Transport, subscribe};

@@ -70,6 +70,21 @@ pub struct QueueReceiver {
     _link: DropGuard,
 }
 
+/// Looks at a queue from outside; the queue does not live for it.
+#[derive(Clone, Debug)]
+pub struct QueueGauge(Arc<Shared>);
+
+/// What waits in a queue, and what may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// Messages that wait.
+    pub messages: usize,
+    /// What they hold, in bytes.
+    pub bytes: usize,
+    /// The bounds of both.
+    pub limits: QueueLimits,
+}
+
 #[derive(Debug)]
 struct Shared {
     limits: QueueLimits,
@@ -210,9 +225,24 @@ impl QueueReceiver {
         self.shared.lock().bytes
     }
 
+    /// A way to look at it from elsewhere.
+    pub fn gauge(&self) -> QueueGauge {
+        QueueGauge(Arc::clone(&self.shared))
+    }
+
     /// When anything last came from a publisher, be it a heartbeat.
     pub fn last_heard(&self) -> Option<Instant> {
         self.shared.lock().heard
+    }
+}
+
+// === impl QueueGauge ===
+
+impl QueueGauge {
+    /// What waits now.
+    pub fn read(&self) -> Waiting {
+        let state = self.0.lock();
+        Waiting { messages: state.messages, bytes: state.bytes, limits: self.0.limits }
     }
 }
 

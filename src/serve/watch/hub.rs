@@ -1,0 +1,216 @@
+//! The one listener of all watchers: it gives ranks their names, and keeps what happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::history::{Happening, History, Named};
+use crate::admin::{Fleet, RequestMetrics};
+use crate::feed::status::State;
+use crate::index::{Change, Delta, Heard, Listener, TapBounds};
+use crate::replica::encode;
+use crate::serve::WatchLimits;
+use crate::worker::RankId;
+
+/// Listens to the index for every watcher.
+#[derive(Debug)]
+pub(in crate::serve) struct Hub {
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) metrics: RequestMetrics,
+    pub(super) stop: CancellationToken,
+    pub(super) limits: WatchLimits,
+    told: Mutex<Told>,
+    /// Moves whenever something has happened.
+    news: watch::Sender<u64>,
+    watchers: AtomicUsize,
+}
+
+/// What was told, and who there is.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) history: History,
+    pub(super) ranks: BTreeMap<RankId, Arc<Named>>,
+    states: BTreeMap<RankId, (State, String)>,
+}
+
+/// One of the watchers that may be there at one time.
+#[derive(Debug)]
+pub(super) struct Seat(Arc<Hub>);
+
+/// How often the board is looked at: for names of new ranks, and for states while somebody watches.
+const LOOK: Duration = Duration::from_millis(100);
+
+// === impl Hub ===
+
+impl Hub {
+    /// Begins to listen, until `stop`. Must be called within a tokio runtime.
+    pub(in crate::serve) fn start(
+        fleet: Arc<Fleet>,
+        metrics: RequestMetrics,
+        limits: WatchLimits,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let told = Told { history: History::new(), ranks: BTreeMap::new(), states: BTreeMap::new() };
+        let hub = Arc::new(Self {
+            fleet,
+            metrics,
+            stop,
+            limits,
+            told: Mutex::new(told),
+            news: watch::Sender::new(0),
+            watchers: AtomicUsize::new(0),
+        });
+        tokio::spawn(Arc::clone(&hub).listen());
+        hub
+    }
+
+    pub(super) fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves whenever something has happened.
+    pub(super) fn news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
+    }
+
+    /// A place for one more watcher, if there is one. History is kept from the first on.
+    pub(super) fn sit(self: &Arc<Self>) -> Option<Seat> {
+        let free = |watchers: usize| (watchers < self.limits.watchers).then_some(watchers + 1);
+        self.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).ok()?;
+        self.metrics.watcher_came();
+        self.told().history.keep(self.limits.history_bytes);
+        Some(Seat(Arc::clone(self)))
+    }
+
+    async fn listen(self: Arc<Self>) {
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_first = true;
+        while !self.stop.is_cancelled() {
+            let mut listener = self.fleet.index.listen(TapBounds::default());
+            let mut nameless = BTreeSet::new();
+            if !std::mem::take(&mut is_first) {
+                // Something was missed. Whoever watches has to begin anew.
+                let mut told = self.told();
+                told.history.begin_anew();
+                told.ranks.clear();
+            }
+            for (rank, _) in self.fleet.index.ranks() {
+                nameless.extend(listener.attend(rank).map(|_| rank));
+            }
+            self.name(&mut nameless);
+            self.say_so();
+            loop {
+                let is_watched = self.watchers.load(Ordering::Relaxed) > 0;
+                let heard = tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    heard = listener.next() => heard,
+                    _ = look.tick(), if is_watched || !nameless.is_empty() => {
+                        let news = self.name(&mut nameless) | (is_watched && self.look_at_states());
+                        if news {
+                            self.say_so();
+                        }
+                        continue;
+                    }
+                };
+                match heard {
+                    Ok(heard) => self.heard(&listener, heard, &mut nameless),
+                    Err(cut) => {
+                        tracing::warn!("The watch has to begin anew: {cut}.");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn heard(&self, listener: &Listener, heard: Heard, nameless: &mut BTreeSet<RankId>) {
+        match heard {
+            Heard::Registered { rank, .. } => {
+                let is_there = listener.attend(rank).is_some();
+                if is_there {
+                    nameless.insert(rank);
+                    self.name(nameless);
+                }
+            }
+            Heard::Delta(delta) => {
+                if nameless.contains(&delta.rank) {
+                    self.name(nameless);
+                }
+                self.told().tell(delta, nameless);
+            }
+        }
+        self.say_so();
+    }
+
+    fn say_so(&self) {
+        self.news.send_modify(|news| *news = news.wrapping_add(1));
+    }
+
+    /// Gives names to ranks whose feeds are on the board by now. Says whether there were any.
+    fn name(&self, nameless: &mut BTreeSet<RankId>) -> bool {
+        let before = nameless.len();
+        nameless.retain(|rank| {
+            let Some(entry) = self.fleet.board.get(*rank) else { return true };
+            let mut told = self.told();
+            let identity = entry.identity.clone();
+            let key = encode::key(&identity, *rank, self.limits.instance);
+            let named = Arc::new(Named { rank: *rank, identity, key });
+            told.ranks.insert(*rank, Arc::clone(&named));
+            told.history.push(Happening::Added(named));
+            false
+        });
+        nameless.len() < before
+    }
+
+    /// Tells where a feed's state is another one than was told last. Says whether any is.
+    fn look_at_states(&self) -> bool {
+        let mut told = self.told();
+        let Told { history, ranks, states } = &mut *told;
+        let before = history.end();
+        for named in ranks.values() {
+            let Some(entry) = self.fleet.board.get(named.rank) else { continue };
+            let status = entry.status();
+            let now = (status.state, status.why.clone());
+            drop(status);
+            if states.get(&named.rank) != Some(&now) {
+                let is_known = states.insert(named.rank, now.clone()).is_some();
+                if is_known {
+                    history.push(Happening::Changed(Arc::clone(named), now.0, now.1));
+                }
+            }
+        }
+        history.end() > before
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    fn tell(&mut self, delta: Arc<Delta>, nameless: &mut BTreeSet<RankId>) {
+        let is_gone = delta.changes.contains(&Change::Gone);
+        if is_gone {
+            nameless.remove(&delta.rank);
+            self.states.remove(&delta.rank);
+            if let Some(named) = self.ranks.remove(&delta.rank) {
+                self.history.push(Happening::Gone(named));
+            }
+        } else if let Some(named) = self.ranks.get(&delta.rank) {
+            self.history.push(Happening::Delta(Arc::clone(named), delta));
+        }
+    }
+}
+
+// === impl Seat ===
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.watchers.fetch_sub(1, Ordering::Relaxed);
+        self.0.metrics.watcher_left();
+    }
+}

@@ -14,7 +14,8 @@
 //!   another source wants the very same instead.
 //! - One that is wanted otherwise ends and begins anew, under a new registration with the index. Where it takes
 //!   snapshots it takes one more and begins with that.
-//! - One that nobody wants any more leaves board and index at once, before anything else is waited for.
+//! - One that nobody wants any more leaves board and index at once, before anything else is waited for; then its
+//!   snapshot goes too.
 //!
 //! Sources may disagree. *A worker is one source's*: the configuration file's before the Admin calls', those before
 //! discovery's. What the others want under that name is set aside for as long as this is so, and comes back when it is

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
 use super::resolve::{Chosen, Resolution, resolve};
 use super::standing::{EntryReport, Picture, Place, Standing};
@@ -196,6 +197,7 @@ impl State {
         for key in gone.keys() {
             tracing::info!(worker = %key.worker, rank = key.rank, "The feed is not wanted any more: it is withdrawn.");
         }
+        let forgotten: Vec<Plan> = gone.values().map(|running| running.plan.clone()).collect();
         // What is gone is withdrawn when this is first polled, so before any snapshot is waited for.
         let stopped = gone.into_values().flat_map(|running| running.feeds).map(Feed::stop);
         let anew: BTreeSet<Key> = otherwise.keys().cloned().collect();
@@ -204,6 +206,7 @@ impl State {
             running.feeds.into_iter().map(move |feed| end(feed, same))
         });
         tokio::join!(join_all(stopped), join_all(ended));
+        forget(forgotten).await;
 
         self.failed.clear();
         for (key, chosen) in &resolution.run {
@@ -345,6 +348,23 @@ fn spawn(plan: &Plan, shared: &Shared) -> Result<Vec<Feed>, SpawnError> {
     match plan {
         Plan::Rank(options) => Feed::spawn((**options).clone(), &shared.index, &shared.board).map(|feed| vec![feed]),
         Plan::Polled(options) => Feed::spawn_polled((**options).clone(), &shared.index, &shared.board),
+    }
+}
+
+/// Takes away the snapshots of feeds that nobody wants any more.
+async fn forget(plans: Vec<Plan>) {
+    let removed = spawn_blocking(move || {
+        for plan in &plans {
+            let Plan::Rank(options) = plan else { continue };
+            let Some(snapshots) = &options.snapshots else { continue };
+            let identity = &options.identity;
+            if let Err(error) = snapshots.store.forget(&identity.worker, identity.rank) {
+                tracing::warn!(feed = %identity, %error, "The snapshot of a feed that is not wanted any more could not be removed.");
+            }
+        }
+    });
+    if let Err(error) = removed.await {
+        tracing::error!(%error, "Snapshots that are not wanted any more could not be removed.");
     }
 }
 

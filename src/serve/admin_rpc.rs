@@ -131,7 +131,7 @@ fn named(worker: String) -> Result<String, Status> {
     if worker.is_empty() { Err(Status::invalid_argument("worker: is required")) } else { Ok(worker) }
 }
 
-/// Serves on `listeners`, until `shutdown` and then for [`GRACE`] at most. Says `admin rpc listening on ADDR` on
+/// Serves on `listeners`, until `shutdown` and then for 3 s at most. Says `admin rpc listening on ADDR` on
 /// standard error for each socket. Files of unix sockets are removed.
 ///
 /// # Errors

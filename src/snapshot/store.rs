@@ -69,10 +69,26 @@ impl Store {
     /// The file of a rank. Its name is the same in every process, safe in every file system, and its own: what of
     /// the worker's name is safe, the hash of the whole name, the rank.
     pub fn file(&self, owner: &Owner) -> PathBuf {
+        self.file_of(&owner.worker, owner.rank)
+    }
+
+    fn file_of(&self, worker: &str, rank: u32) -> PathBuf {
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-        let readable: String = owner.worker.chars().take(64).map(safe).collect();
-        let hash = xxh3_64(owner.worker.as_bytes());
-        self.folder.join(format!("{readable}-{hash:016x}-{}.kvtap", owner.rank))
+        let readable: String = worker.chars().take(64).map(safe).collect();
+        let hash = xxh3_64(worker.as_bytes());
+        self.folder.join(format!("{readable}-{hash:016x}-{rank}.kvtap"))
+    }
+
+    /// Takes away the file of a rank that nobody follows any more: workers come and go, and a folder that keeps all
+    /// of them grows without end. Blocks.
+    ///
+    /// # Errors
+    /// It is there and cannot be removed.
+    pub fn forget(&self, worker: &str, rank: u32) -> io::Result<()> {
+        match fs::remove_file(self.file_of(worker, rank)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The bytes of a rank's file; `None`: there is none. Blocks.

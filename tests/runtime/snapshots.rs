@@ -40,4 +40,10 @@ async fn a_changed_feed_begins_with_its_snapshot_and_a_cleared_one_without_it() 
     let replayed = |report: &Value| live(report) && report["snapshots"]["restored"] != 1;
     let after = eventually("replayed", async || report(&kvtap, "a").await, replayed).await;
     assert!(after["epoch"].as_u64() > before["epoch"].as_u64(), "no epoch number is used twice: {after}");
+
+    // What is not wanted any more leaves nothing behind.
+    let files = || std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(files(), 1);
+    std::fs::write(kvtap.folder.path().join("kvtap.yaml"), on_free_ports("")).unwrap();
+    eventually("nothing left", async || files(), |files| *files == 0).await;
 }

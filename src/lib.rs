@@ -5,9 +5,11 @@
 //!
 //! ```text
 //! cli        one file per command
+//! client     the way to one server, or to many
 //! config     the file, environment overrides, validation
 //! serve      gRPC: conversion to and from the proto happens here only
 //! admin      /live /ready /metrics /status
+//! net        connections from outside: how many, and how long each may dawdle
 //! telemetry  log lines
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
 //! feed       sockets, the state machine of one feed, supervision
@@ -24,10 +26,12 @@
 pub mod admin;
 pub mod block;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod feed;
 pub mod hash;
 pub mod index;
+pub mod net;
 pub mod normalize;
 pub mod proto;
 pub mod serve;

@@ -1,6 +1,7 @@
 //! The admin port.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +10,22 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tonic::codegen::Service;
 
 use super::metrics::{CONTENT_TYPE, Metrics};
 use super::ready::Readiness;
 use super::report::{Fleet, RankReport, VERSION, millis};
 use super::requests::RequestMetrics;
+use crate::net::{Bounds, ConnectionCounts, Door, Ending, Slot, Slots, Socket, Stream, Watched};
 
 /// What the admin port shows.
 #[derive(Clone, Debug)]
@@ -24,6 +33,8 @@ pub struct Admin {
     fleet: Arc<Fleet>,
     metrics: Arc<Metrics>,
     readiness: Readiness,
+    bounds: Bounds,
+    counts: ConnectionCounts,
 }
 
 #[derive(Serialize)]
@@ -36,6 +47,8 @@ struct Status {
 
 /// How long open requests may take once the port is told to close.
 const GRACE: Duration = Duration::from_secs(1);
+/// The port's word in metrics.
+const PORT: &str = "admin";
 
 // === impl Admin ===
 
@@ -43,7 +56,13 @@ impl Admin {
     /// The admin port of `fleet`.
     pub fn new(fleet: Arc<Fleet>, requests: &RequestMetrics, readiness: Readiness) -> Self {
         let metrics = Arc::new(Metrics::new(&fleet, requests));
-        Self { fleet, metrics, readiness }
+        Self { fleet, metrics, readiness, bounds: BOUNDS, counts: requests.connections.clone() }
+    }
+
+    /// The same, with these bounds on whoever connects.
+    pub const fn bounded(mut self, bounds: Bounds) -> Self {
+        self.bounds = bounds;
+        self
     }
 
     fn router(self) -> Router {
@@ -56,21 +75,78 @@ impl Admin {
     }
 }
 
+/// What whoever connects is granted: probes and scrapers ask at once, and come again.
+const BOUNDS: Bounds = Bounds {
+    connections: 64,
+    handshake: Duration::from_secs(10),
+    idle: Duration::from_secs(10),
+    stall: Duration::from_secs(10),
+};
+
 /// Answers on `listener` until `shutdown`, then closes; a request still open a second later is cut off.
 ///
 /// While gRPC drains this port must still say 503, so `shutdown` belongs to a token that is cancelled afterwards.
 ///
 /// # Errors
-/// Those of the listening socket.
+/// None: a connection that fails costs that connection.
 pub async fn serve(listener: TcpListener, admin: Admin, shutdown: CancellationToken) -> io::Result<()> {
-    let closing = shutdown.clone();
-    let server = axum::serve(listener, admin.router()).with_graceful_shutdown(shutdown.cancelled_owned());
-    tokio::select! {
-        served = async { server.await } => served,
-        () = async {
-            closing.cancelled().await;
-            tokio::time::sleep(GRACE).await;
-        } => Ok(()),
+    let (bounds, counts) = (admin.bounds, admin.counts.clone());
+    let router = admin.router();
+    let slots = Slots::new(bounds.connections, counts.clone(), PORT);
+    let mut door = Door::new(Socket::Tcp(listener), slots, counts, PORT);
+    let mut open = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            (stream, slot) = door.accept() => {
+                open.spawn(converse(stream, slot, bounds, router.clone(), shutdown.clone()));
+            }
+            // However a connection has ended, it is over.
+            Some(_) = open.join_next() => {}
+        }
+    }
+    drop(door);
+    // What is still open then is cut off with the set.
+    let _ = tokio::time::timeout(GRACE, async { while open.join_next().await.is_some() {} }).await;
+    Ok(())
+}
+
+/// One connection, until it ends.
+async fn converse(stream: Box<dyn Stream>, slot: Slot, bounds: Bounds, router: Router, shutdown: CancellationToken) {
+    let (stream, sight) = Watched::new(stream, bounds.stall);
+    let slot = Arc::new(slot);
+    let asked = Arc::clone(&slot);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let busy = asked.busy();
+        let answer = router.clone().call(request);
+        async move {
+            let answer = answer.await;
+            drop(busy);
+            answer
+        }
+    });
+    let mut http = http1::Builder::new();
+    // The time that a head may take is also the time between two requests.
+    http.timer(TokioTimer::new()).header_read_timeout(bounds.handshake.min(bounds.idle)).half_close(false);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut closing = false;
+    loop {
+        tokio::select! {
+            ended = &mut connection => {
+                let late = ended.is_err_and(|error| error.is_timeout());
+                if sight.has_stalled() {
+                    slot.closed(Ending::Stalled);
+                } else if late {
+                    slot.closed(if sight.received() == 0 { Ending::Handshake } else { Ending::Idle });
+                }
+                return;
+            }
+            () = slot.evicted() => return,
+            () = shutdown.cancelled(), if !closing => {
+                closing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
     }
 }
 

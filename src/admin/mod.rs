@@ -25,4 +25,4 @@ pub use http::{Admin, serve};
 pub use metrics::Metrics;
 pub use ready::Readiness;
 pub use report::Fleet;
-pub use requests::{RequestMetrics, Rpc};
+pub use requests::{REFUSALS, RELOADED, RequestMetrics, Rpc};

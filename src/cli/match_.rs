@@ -8,16 +8,16 @@ use std::thread;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
-use tonic::transport::Channel;
 
 use super::client::{Server, refused};
 use super::match_output::Answer;
 use super::{Failure, Outcome, tokens};
+use crate::client::{Fleet, Service};
 use crate::proto::v1;
 use crate::proto::v1::match_stream_response::Result as StreamResult;
-use crate::proto::v1::query_service_client::QueryServiceClient;
 
-/// The arguments of `kvtap match`.
+/// The arguments of `kvtap match`. With commas between them, `--server` names several servers: all are asked, and
+/// their answers put together.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -81,12 +81,32 @@ pub async fn run(args: Args) -> Outcome {
 }
 
 async fn one(args: &Args, tokens_le: Vec<u8>) -> Outcome {
+    if let Some(fleet) = args.server.fleet()? {
+        return many(args, &fleet, tokens_le).await;
+    }
     let mut client = args.server.connect().await?;
     let response = client.r#match(args.request(tokens_le)).await.map_err(|status| refused(&status))?;
-    let answer = Answer::new(response.into_inner());
+    print(args, &Answer::new(response.into_inner()))
+}
+
+/// Asks many servers; whoever is missing is told with the answer. Nobody there is a failure.
+async fn many(args: &Args, fleet: &Fleet, tokens_le: Vec<u8>) -> Outcome {
+    let gathered = fleet.ask(&args.request(tokens_le)).await;
+    let missing: Vec<_> =
+        gathered.missing.iter().map(|missing| format!("{}: {}", missing.server, missing.error)).collect();
+    if gathered.answered == 0 {
+        return Err(Failure::Failed(format!("no server answered: {}", missing.join("; "))));
+    }
+    for line in missing {
+        eprintln!("missing {line}");
+    }
+    print(args, &Answer::gathered(gathered))
+}
+
+fn print(args: &Args, answer: &Answer) -> Outcome {
     let mut out = io::stdout().lock();
     if args.json {
-        json(&mut out, &answer)?
+        json(&mut out, answer)?
     } else {
         answer.table(&mut out)?
     }
@@ -94,6 +114,9 @@ async fn one(args: &Args, tokens_le: Vec<u8>) -> Outcome {
 }
 
 async fn batch(args: &Args, file: &Path) -> Outcome {
+    if args.server.fleet()?.is_some() {
+        return Err(Failure::Usage("--batch: asks one server".to_owned()));
+    }
     let client = args.server.connect().await?;
     let (requests, pending) = mpsc::channel(PIPELINE);
     let (report, read) = oneshot::channel();
@@ -140,7 +163,7 @@ fn send_lines(
 /// Prints each answer as it comes; how many came.
 async fn print_answers(
     args: &Args,
-    mut client: QueryServiceClient<Channel>,
+    mut client: Service,
     pending: mpsc::Receiver<v1::MatchStreamRequest>,
     refusals: &mut u64,
 ) -> Result<u64, Failure> {

@@ -73,7 +73,7 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
     let admin_listener = listen::bind_tcp(admin_at)
         .map_err(|error| Failure::Failed(format!("cannot listen on {admin_at} (admin.listen): {error}")))?;
     eprintln!("admin listening on {}", admin_listener.local_addr()?);
-    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone());
+    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone()).bounded(config.admin.bounds);
     let admin_stop = CancellationToken::new();
     let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
 
@@ -82,6 +82,11 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
         grace: config.grpc.drain_grace,
+        limits: config.grpc.limits,
+        keep_alive: config.grpc.keep_alive,
+        tls: config.grpc.tls.clone(),
+        token_file: config.grpc.token_file.clone(),
+        adapters: config.grpc.adapters.clone(),
     };
     let told = tokio::spawn(shutdown.clone().cancelled_owned().map(|()| Instant::now()));
     let served = serve::run(listeners, fleet, requests, readiness, options, shutdown.clone()).await;

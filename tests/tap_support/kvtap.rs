@@ -53,7 +53,7 @@ impl Kvtap {
     /// The same, in a folder that is there already.
     pub async fn start_in(folder: TempDir, settings: &str) -> Self {
         let file = folder.path().join("kvtap.yaml");
-        let listen = "admin: { listen: \"127.0.0.1:0\" }\n";
+        let listen = if settings.contains("admin:") { "" } else { "admin: { listen: \"127.0.0.1:0\" }\n" };
         let grpc = if settings.contains("grpc:") { "" } else { "grpc: { listen: [\"127.0.0.1:0\"] }\n" };
         std::fs::write(&file, format!("{grpc}{listen}{settings}")).expect("the configuration is written");
         let mut child = command(&["serve", "--config", file.to_str().expect("a path in UTF-8")])
@@ -91,6 +91,13 @@ impl Kvtap {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id().expect("it runs")
+    }
+
+    /// Its resident memory, in bytes.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
     /// Sends it a signal by name (`TERM`).

@@ -7,7 +7,7 @@ mod serve_support;
 use std::time::Duration;
 
 use kvtap::block::Grid;
-use kvtap::client::{Client, ClientError, Credentials, Fleet, FleetOptions};
+use kvtap::client::{Client, ClientError, Credentials, Servers, ServersOptions};
 use kvtap::hash::Seed;
 use serde_json::Value;
 use serve_support::{PATIENCE, Server, by_tokens, depths};
@@ -19,8 +19,8 @@ fn client(address: &str) -> Client {
     Client::new(address, &Credentials::default()).unwrap()
 }
 
-fn fleet(addresses: &[&str], options: FleetOptions) -> Fleet {
-    Fleet::new(addresses.iter().map(|address| client(address)).collect(), options)
+fn servers(addresses: &[&str], options: ServersOptions) -> Servers {
+    Servers::new(addresses.iter().map(|address| client(address)).collect(), options)
 }
 
 /// A server whose worker holds so many blocks of 4.
@@ -81,8 +81,8 @@ async fn many_servers_make_one_answer_and_who_is_missing_is_marked() {
     let addresses =
         [a.address.to_string(), silent.clone(), b.address.to_string(), closed.clone(), c.address.to_string()];
     let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
-    let options = FleetOptions { within: Duration::from_secs(2), hedge: Duration::from_millis(500), at_once: 8 };
-    let gathered = fleet(&addresses, options).ask(&by_tokens("m", &prompt())).await;
+    let options = ServersOptions { within: Duration::from_secs(2), hedge: Duration::from_millis(500), at_once: 8 };
+    let gathered = servers(&addresses, options).ask(&by_tokens("m", &prompt())).await;
     assert_eq!(depths(&gathered.response), [("b", 0, 9), ("c", 0, 5), ("a", 0, 3)]);
     assert_eq!(gathered.answered, 3);
     let mut missing: Vec<_> =
@@ -107,8 +107,8 @@ async fn a_connection_that_died_without_a_word_costs_a_moment_and_not_the_answer
         // It ends when either side has.
         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
     });
-    let options = FleetOptions { within: PATIENCE, hedge: Duration::from_millis(200), at_once: 1 };
-    let gathered = fleet(&[&address], options).ask(&by_tokens("m", &prompt())).await;
+    let options = ServersOptions { within: PATIENCE, hedge: Duration::from_millis(200), at_once: 1 };
+    let gathered = servers(&[&address], options).ask(&by_tokens("m", &prompt())).await;
     assert_eq!((depths(&gathered.response), gathered.missing.len()), (vec![("a", 0, 3)], 0));
     relay.abort();
     server.stop().await;

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{Failure, units};
-use crate::client::{Client, ClientError, Credentials, Fleet, FleetOptions, Service, Tls};
+use crate::client::{Client, ClientError, Credentials, Servers, ServersOptions, Service, Tls};
 
 /// Which server is asked, and what it is shown.
 #[derive(Clone, Debug, clap::Args)]
@@ -50,14 +50,24 @@ impl Server {
     ///
     /// # Errors
     /// [`Failure::Usage`] where an address is none or a file cannot be used.
-    pub(super) fn fleet(&self) -> Result<Option<Fleet>, Failure> {
+    pub(super) fn servers(&self) -> Result<Option<Servers>, Failure> {
         if !self.address.contains(',') {
             return Ok(None);
         }
         let addresses = self.address.split(',').map(str::trim).filter(|address| !address.is_empty());
         let clients = addresses.map(|address| self.client(address)).collect::<Result<Vec<_>, _>>()?;
-        let options = FleetOptions { within: self.within, hedge: self.within / 4, ..FleetOptions::default() };
-        Ok(Some(Fleet::new(clients, options)))
+        let options = ServersOptions { within: self.within, hedge: self.within / 4, ..ServersOptions::default() };
+        Ok(Some(Servers::new(clients, options)))
+    }
+
+    /// Why a call failed. What the server answers of a request is in its own words; where no kvtap seems to answer at
+    /// all, its address is named.
+    pub(super) fn refused(&self, status: &Status) -> Failure {
+        let error = ClientError::of(status);
+        match status.code() {
+            Code::InvalidArgument | Code::NotFound | Code::ResourceExhausted | Code::Unauthenticated => error.into(),
+            _ => Failure::Failed(format!("{}: {error} (is this the gRPC port of a kvtap?)", self.address)),
+        }
     }
 
     fn client(&self, address: &str) -> Result<Client, Failure> {

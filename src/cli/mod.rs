@@ -66,6 +66,9 @@ pub enum Failure {
     Config(Faults),
     /// It tried and failed: exit code 1.
     Failed(String),
+    /// It has said what there is to say, and this is the exit code. 0: whoever read its output has gone, as `head` does, and
+    /// nothing is wrong.
+    Quiet(u8),
 }
 
 /// Parses the command line, runs the command and says how it went.
@@ -81,6 +84,7 @@ pub fn main() -> ExitCode {
     };
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Quiet(code)) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("{failure}");
             ExitCode::from(failure.code())
@@ -113,6 +117,7 @@ impl Failure {
         match self {
             Self::Usage(_) | Self::Config(_) => Self::USAGE,
             Self::Failed(_) => 1,
+            Self::Quiet(code) => *code,
         }
     }
 }
@@ -122,6 +127,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(faults) => faults.fmt(f),
+            Self::Quiet(code) => write!(f, "kvtap: exit code {code}"),
             Self::Usage(message) | Self::Failed(message) => {
                 let line: Vec<_> = message.split_whitespace().collect();
                 write!(f, "kvtap: {}", line.join(" "))
@@ -132,6 +138,9 @@ impl fmt::Display for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::Failed(error.to_string())
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Quiet(0),
+            _ => Self::Failed(error.to_string()),
+        }
     }
 }

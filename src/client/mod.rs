@@ -1,12 +1,12 @@
 //! A client: one server, or many at once.
 //!
 //! ```text
-//! request --Fleet--> every server, so many at a time, until the deadline --gathered--> one answer, and who is missing
+//! request --Servers--> every server, so many at a time, until the deadline --gathered--> one answer, and who is missing
 //! ```
 //!
 //! * [`Client`]: the way to one server, in plaintext or TLS, with a token or without. It connects when it is first
 //!   used and again when it must.
-//! * [`Fleet`]: many sidecars, each of which knows its own engine. A question goes to all of them.
+//! * [`Servers`]: many sidecars, each of which knows its own engine. A question goes to all of them.
 //! * [`Gathered`]: what came, put together, and of whom nothing came and why.
 //!
 //! What holds:
@@ -15,12 +15,12 @@
 //!    `missing` is whole.
 //! 2. A server that is slow is asked once more, over another connection, before the deadline: a connection that died
 //!    without a word costs a moment, not the answer.
-//! 3. No more than [`FleetOptions::at_once`] questions are under way.
+//! 3. No more than [`ServersOptions::at_once`] questions are under way.
 
 mod connect;
-mod fleet;
 mod gathered;
+mod servers;
 
 pub use connect::{Client, ClientError, Credentials, Service, Tls, Token};
-pub use fleet::{Fleet, FleetOptions};
 pub use gathered::{Gathered, Missing};
+pub use servers::{Servers, ServersOptions};

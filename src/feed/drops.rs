@@ -2,7 +2,7 @@
 //! be held against it.
 
 /// The words, room by room. They are labels of a metric and keys of `ListWorkers`: they stay.
-pub const WORDS: [&str; 45] = [
+pub const WORDS: [&str; 49] = [
     // A message's frames and payload (`wire::MessageError`).
     "frame_count",
     "sequence_length",
@@ -48,11 +48,15 @@ pub const WORDS: [&str; 45] = [
     "refused",
     "handshake_deadline",
     "crowded",
+    "backlog",
+    "accept_failed",
     // The feed itself: `stale` and `buffer_full` are messages that a replay brings once more.
     "queue_overflow",
+    "implausible_sequence",
     "stale",
     "buffer_full",
     "rank_conflict",
+    "other_rank",
 ];
 
 #[cfg(test)]

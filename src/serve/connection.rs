@@ -44,7 +44,7 @@ const RESETS: usize = 64;
 /// The largest head of a request, in bytes.
 const HEADERS: u32 = 16 << 10;
 /// What may be under way to this side unread, in bytes: per stream, and per connection.
-const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
+const WINDOWS: (u32, u32) = (1 << 20, 2 << 20);
 
 // === impl Serving ===
 

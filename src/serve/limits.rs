@@ -34,7 +34,10 @@ pub(super) struct Limiter {
     in_flight: Arc<Semaphore>,
     pub(super) memory: Arc<Memory>,
     rate: Arc<Rate>,
-    heavy: Arc<Semaphore>,
+    /// Large messages being decoded, and large prompts being answered. Two of them, because whoever waits for the
+    /// second may still have the first.
+    decoding: Arc<Semaphore>,
+    answering: Arc<Semaphore>,
 }
 
 /// Bytes of requests in memory.
@@ -90,7 +93,8 @@ impl Limiter {
             in_flight: Arc::new(Semaphore::new(limits.in_flight.min(Semaphore::MAX_PERMITS))),
             memory: Arc::new(Memory { used: AtomicUsize::new(0), most: limits.request_bytes }),
             rate: Arc::new(Rate::new(limits.requests_per_second)),
-            heavy: Arc::new(Semaphore::new(cores)),
+            decoding: Arc::new(Semaphore::new(cores)),
+            answering: Arc::new(Semaphore::new(cores)),
         }
     }
 
@@ -112,13 +116,13 @@ impl Limiter {
             return work();
         }
         // The semaphore is never closed; without a permit the work is done all the same.
-        let _turn = self.heavy.acquire().await;
+        let _turn = self.answering.acquire().await;
         aside(work)
     }
 
-    /// The turns of large requests.
+    /// The turns in which large messages are decoded.
     pub(super) fn turns(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.heavy)
+        Arc::clone(&self.decoding)
     }
 }
 

@@ -189,7 +189,7 @@ impl Body for Paced {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.held.is_none() && self.body.is_end_stream()
+        self.held.is_none() && self.refused.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -13,14 +13,14 @@ use crate::proto::v1;
 
 /// Many servers.
 #[derive(Clone, Debug)]
-pub struct Fleet {
+pub struct Servers {
     clients: Vec<Client>,
-    options: FleetOptions,
+    options: ServersOptions,
 }
 
 /// How many servers are asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FleetOptions {
+pub struct ServersOptions {
     /// Questions under way at one time.
     pub at_once: usize,
     /// When the answer is there, whatever came by then.
@@ -29,20 +29,20 @@ pub struct FleetOptions {
     pub hedge: Duration,
 }
 
-// === impl FleetOptions ===
+// === impl ServersOptions ===
 
-impl Default for FleetOptions {
+impl Default for ServersOptions {
     /// 64 at once; within 10 s, asked again after 2 s.
     fn default() -> Self {
         Self { at_once: 64, within: Duration::from_secs(10), hedge: Duration::from_secs(2) }
     }
 }
 
-// === impl Fleet ===
+// === impl Servers ===
 
-impl Fleet {
+impl Servers {
     /// These servers, asked like that.
-    pub const fn new(clients: Vec<Client>, options: FleetOptions) -> Self {
+    pub const fn new(clients: Vec<Client>, options: ServersOptions) -> Self {
         Self { clients, options }
     }
 

@@ -14,6 +14,9 @@ const SETS: [(&str, &[&str]); 2] = [
     ("kvtap_admin.bin", &["proto/kvtap/v1/admin.proto"]),
 ];
 
+/// Services of other projects, which are answered where the configuration says so.
+const ADAPTED: [&str; 1] = ["proto/indexer/v1/indexer.proto"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rerun-if-changed=build.rs");
@@ -32,8 +35,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         .btree_map(".kvtap")
         // Raw tokens and hashes are read where the transport put them.
         .bytes(".kvtap")
+        // Reading a message must not cost more than its bytes are worth.
+        .codec_path("crate::proto::Codec")
         // Whatever prints a request must not print a prompt: `kvtap::proto` says what it prints instead.
         .skip_debug([".kvtap.v1.MatchRequest", ".kvtap.v1.TokenList", ".kvtap.v1.HashList"])
         .compile_fds(all.file_descriptor_set())?;
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_source_info(true).include_imports(true).open_files(ADAPTED)?;
+    std::fs::write(out.join("adapted.bin"), compiler.encode_file_descriptor_set())?;
+    tonic_prost_build::configure()
+        .codec_path("crate::proto::Codec")
+        .skip_debug([".indexer.v1.GetPodScoresRequest"])
+        .compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

@@ -150,8 +150,10 @@ impl fmt::Display for Grid {
 impl Tier {
     /// How many unknown media one rank may name.
     pub const OTHERS: usize = 4;
-    /// How many tiers there are: the four known ones, then the unknown ones.
-    pub const COUNT: usize = 4 + Self::OTHERS;
+    /// How many tiers are known: device, host, disk and external, from the nearest to the farthest.
+    pub const KNOWN: usize = 4;
+    /// How many tiers there are: the known ones, then the unknown ones.
+    pub const COUNT: usize = Self::KNOWN + Self::OTHERS;
 
     /// A dense number below [`Tier::COUNT`]: device 0, host 1, disk 2, external 3, then the others.
     pub const fn index(self) -> usize {

@@ -5,10 +5,12 @@
 //!
 //! ```text
 //! cli        one file per command
+//! client     the way to one server, or to many
 //! discovery  engines found in Kubernetes
 //! config     the file, environment overrides, validation
 //! serve      gRPC: conversion to and from the proto happens here only
 //! admin      /live /ready /metrics /status
+//! net        connections from outside: how many, and how long each may dawdle
 //! telemetry  log lines
 //! roster     which feeds run: who wants which, who gets it
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
@@ -27,11 +29,13 @@
 pub mod admin;
 pub mod block;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod discovery;
 pub mod feed;
 pub mod hash;
 pub mod index;
+pub mod net;
 pub mod normalize;
 pub mod proto;
 pub mod replica;

@@ -66,16 +66,8 @@ async fn each_bad_field_is_named_with_what_is_known() {
             Code::InvalidArgument,
             "cache_salt: only with tokens",
         ),
-        (
-            v1::MatchRequest { workers: names(4097), ..good() },
-            Code::InvalidArgument,
-            "workers: 4097 entries, more than 4096",
-        ),
-        (
-            v1::MatchRequest { ranks: vec![0; 4097], ..good() },
-            Code::InvalidArgument,
-            "ranks: 4097 entries, more than 4096",
-        ),
+        (v1::MatchRequest { workers: names(4097), ..good() }, Code::InvalidArgument, "workers: more than 4096 entries"),
+        (v1::MatchRequest { ranks: vec![0; 4097], ..good() }, Code::InvalidArgument, "ranks: more than 4096 entries"),
     ];
     let mut client = server.client().await;
     for (request, code, message) in cases {

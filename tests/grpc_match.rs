@@ -273,6 +273,124 @@ async fn a_stream_answers_in_order_and_a_bad_request_costs_only_itself() {
 }
 
 #[tokio::test]
+async fn only_feeds_in_the_states_asked_for_are_matched_and_named_ones_come_back_with_zeros() {
+    let server = Server::start().await;
+    for (worker, state) in [("a", State::Live), ("b", State::Incomplete), ("c", State::Degraded)] {
+        let mut worker = server.worker("m", worker, 0);
+        worker.store(grid(16), &prompt(64), Seed::PLAIN);
+        worker.entry.status().state = state;
+    }
+    let states = |states: &[FeedState]| v1::MatchRequest {
+        states: states.iter().map(|state| *state as i32).collect(),
+        ..by_tokens("m", &prompt(64))
+    };
+    let live = ask(&server, states(&[FeedState::Live])).await;
+    assert_eq!(depths(&live), [("a", 0, 4)]);
+    let sure = ask(&server, states(&[FeedState::Live, FeedState::Degraded])).await;
+    assert_eq!(depths(&sure), [("a", 0, 4), ("c", 0, 4)]);
+    let named = v1::MatchRequest { workers: ["a", "b", "x"].map(str::to_owned).to_vec(), ..states(&[FeedState::Live]) };
+    let named = ask(&server, named).await;
+    assert_eq!(depths(&named), [("a", 0, 4), ("b", 0, 0), ("x", 0, 0)]);
+    assert_eq!((named.matches[1].state(), named.matches[1].held_blocks), (FeedState::Incomplete, 4));
+    for bad in [0, 99] {
+        let request = v1::MatchRequest { states: vec![bad], ..by_tokens("m", &prompt(64)) };
+        let status = server.client().await.r#match(request).await.unwrap_err();
+        assert_eq!(status.message(), format!("states: {bad} is no state of a feed"));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn leading_blocks_are_counted_for_each_tier_alone_and_with_those_nearer_to_the_device() {
+    use kvtap::block::Tier::{Device, Disk, Host};
+    let server = Server::start().await;
+    let mut worker = server.worker("m", "w", 0);
+    let chain = serve_support::contents(grid(16), &prompt(160), Seed::PLAIN);
+    // device 0..4, host 0..6, disk 8..10: a hole at 6, 7 ends it.
+    for (tier, blocks) in [(Device, &chain[..4]), (Host, &chain[..6]), (Disk, &chain[..2])] {
+        worker.store_on(tier, grid(16), blocks, Seed::PLAIN);
+    }
+    let found = ask(&server, by_tokens("m", &prompt(160))).await.matches.remove(0);
+    let tiers = |device, host, disk, external, other| Some(v1::TierBlocks { device, host, disk, external, other });
+    assert_eq!((found.matched_blocks, found.device_blocks), (6, 4));
+    assert_eq!(found.tiers, tiers(4, 6, 2, 0, 0));
+    assert_eq!(found.leading, tiers(4, 6, 2, 0, 0));
+    assert_eq!(found.leading_within, tiers(4, 6, 6, 6, 6));
+
+    let mut other = server.worker("n", "w", 0);
+    other.store_on(Host, grid(16), &chain[..3], Seed::PLAIN);
+    other.store_on(Device, grid(16), &chain[..1], Seed::PLAIN);
+    let found = ask(&server, by_tokens("n", &prompt(160))).await.matches.remove(0);
+    assert_eq!((found.leading, found.leading_within), (tiers(1, 3, 0, 0, 0), tiers(1, 3, 3, 3, 3)));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_answers_each_of_its_requests_in_order() {
+    use v1::match_batch_result::Result as Outcome;
+    let server = Server::start().await;
+    server.worker("m", "w", 0).store(grid(4), &prompt(400), Seed::PLAIN);
+    let requests = (0..40).map(|i| by_tokens(if i == 7 { "other" } else { "m" }, &prompt(4 * i))).collect();
+    let batch = v1::MatchBatchRequest { requests };
+    let results = server.client().await.match_batch(batch).await.unwrap().into_inner().results;
+    assert_eq!(results.len(), 40);
+    for (i, result) in (0..).zip(results) {
+        match (i, result.result.unwrap()) {
+            (7, Outcome::Failure(failure)) => assert_eq!(failure.code, 5),
+            (_, Outcome::Response(response)) => assert_eq!(depths(&response), [("w", 0, i)]),
+            (_, other) => panic!("request {i}: {other:?}"),
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_deadline_that_has_passed_is_an_answer_too() {
+    let server = Server::start().await;
+    server.worker("m", "w", 0).store(grid(4), &prompt(400), Seed::PLAIN);
+    let mut request = tonic::Request::new(by_tokens("m", &prompt(400)));
+    request.metadata_mut().insert("grpc-timeout", "1n".parse().unwrap());
+    let status = server.client().await.r#match(request).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn llm_ds_question_is_answered_where_it_is_switched_on() {
+    use kvtap::proto::indexer::{GetPodScoresRequest, PodScore, indexer_service_client::IndexerServiceClient};
+    use kvtap::serve::{Adapter, Options};
+    let question = |prompt: &str, pods: &[&str]| GetPodScoresRequest {
+        prompt: prompt.to_owned(),
+        model_name: "m".to_owned(),
+        pod_identifiers: pods.iter().map(|pod| (*pod).to_owned()).collect(),
+    };
+    let plain = Server::start().await;
+    let mut client = IndexerServiceClient::new(plain.channel().await);
+    assert_eq!(client.get_pod_scores(question("1", &[])).await.unwrap_err().code(), tonic::Code::Unimplemented);
+    plain.stop().await;
+
+    let options = Options { adapters: vec![Adapter::LlmD], ..Options::default() };
+    let server = Server::start_with(options, Vec::new()).await;
+    let chain = serve_support::contents(grid(4), &prompt(16), Seed::PLAIN);
+    let mut a = server.named_worker("m", "a", 0, "10.0.0.1:80", &[]);
+    a.store_on(kvtap::block::Tier::Device, grid(4), &chain[..2], Seed::PLAIN);
+    a.store_on(kvtap::block::Tier::Host, grid(4), &chain, Seed::PLAIN);
+    server.worker("m", "b", 1).store(grid(4), &prompt(4), Seed::PLAIN);
+    let _idle = server.worker("m", "c", 0);
+    let tokens: Vec<String> = prompt(16).iter().map(u32::to_string).collect();
+    let mut client = IndexerServiceClient::new(server.channel().await);
+    let score = |pod: &str, score: f64, rank| PodScore { pod: pod.to_owned(), score, data_parallel_rank: rank };
+    let all = client.get_pod_scores(question(&tokens.join(", "), &[])).await.unwrap().into_inner().scores;
+    assert_eq!(all, [score("a", 3.6, None), score("b", 1.0, Some(1))]);
+    let pods = ["10.0.0.1:80", "c", "x"];
+    let asked = client.get_pod_scores(question(&tokens.join(" "), &pods)).await.unwrap().into_inner().scores;
+    assert_eq!(asked, [score("10.0.0.1:80", 3.6, None), score("c", 0.0, None), score("x", 0.0, None)]);
+    let refused = client.get_pod_scores(question("once upon a time", &[])).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn list_workers_tells_why_a_score_is_zero() {
     let server = Server::start().await;
     let mut worker = server.named_worker("m", "w", 2, "10.0.0.1:80", &["alias"]);

@@ -213,7 +213,9 @@ async fn it_is_ready_without_its_engine_and_follows_it_once_it_comes() {
 
 #[tokio::test]
 async fn told_to_stop_it_cuts_off_what_is_in_flight_at_the_end_of_its_grace_and_exits_0() {
-    let settings = "grpc: { listen: [\"127.0.0.1:0\"], drain_grace: 300ms }\n".to_owned() + &feed(free_port(), "");
+    let settings = "grpc: { listen: [\"127.0.0.1:0\"], drain_grace: 300ms, limits: { request_time: 10m } }\n"
+        .to_owned()
+        + &feed(free_port(), "");
     let kvtap = Kvtap::start(&settings).await;
     let call = call_in_flight(&kvtap).await;
     kvtap.signal("TERM").await;
@@ -234,7 +236,8 @@ async fn told_to_stop_with_nothing_in_flight_it_does_not_wait_for_its_grace() {
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
-    let settings = "grpc: { listen: [\"127.0.0.1:0\"], drain_grace: 1h }\n".to_owned() + &feed(free_port(), "");
+    let settings = "grpc: { listen: [\"127.0.0.1:0\"], drain_grace: 1h, limits: { request_time: 10m } }\n".to_owned()
+        + &feed(free_port(), "");
     let kvtap = Kvtap::start(&settings).await;
     let _call = call_in_flight(&kvtap).await;
     kvtap.signal("TERM").await;

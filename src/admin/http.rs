@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +12,16 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tonic::codegen::Service;
 
 use super::discovery::DiscoveryReport;
 use super::metrics::{CONTENT_TYPE, Metrics, resident_bytes};
@@ -22,6 +30,7 @@ use super::ready::Readiness;
 use super::reloads::ConfigReport;
 use super::report::{Fleet, RankReport, SnapshotFolder, VERSION, millis};
 use super::requests::RequestMetrics;
+use crate::net::{Bounds, ConnectionCounts, Door, Ending, Slot, Slots, Socket, Stream, Watched};
 use crate::roster::EntryReport;
 use crate::telemetry::{Happening, Telemetry};
 
@@ -32,6 +41,8 @@ pub struct Admin {
     requests: RequestMetrics,
     metrics: Arc<Metrics>,
     readiness: Readiness,
+    bounds: Bounds,
+    counts: ConnectionCounts,
     telemetry: Telemetry,
 }
 
@@ -58,6 +69,8 @@ struct Status {
 
 /// How long open requests may take once the port is told to close.
 const GRACE: Duration = Duration::from_secs(1);
+/// The port's word in metrics.
+const PORT: &str = "admin";
 
 /// The longest request body that is read, in bytes: a level is a word.
 const LONGEST_BODY: usize = 1024;
@@ -68,7 +81,21 @@ impl Admin {
     /// The admin port of `fleet`.
     pub fn new(fleet: Arc<Fleet>, requests: &RequestMetrics, readiness: Readiness) -> Self {
         let metrics = Arc::new(Metrics::new(&fleet, requests));
-        Self { fleet, requests: requests.clone(), metrics, readiness, telemetry: Telemetry::default() }
+        Self {
+            fleet,
+            requests: requests.clone(),
+            metrics,
+            readiness,
+            bounds: BOUNDS,
+            counts: requests.connections.clone(),
+            telemetry: Telemetry::default(),
+        }
+    }
+
+    /// The same, with these bounds on whoever connects.
+    #[must_use]
+    pub fn bounded(self, bounds: Bounds) -> Self {
+        Self { bounds, ..self }
     }
 
     /// The same, which also shows the last happenings and lets the log level be changed.
@@ -90,22 +117,82 @@ impl Admin {
     }
 }
 
+/// What whoever connects is granted: probes and scrapers ask at once, and come again.
+const BOUNDS: Bounds = Bounds {
+    connections: 64,
+    handshake: Duration::from_secs(10),
+    idle: Duration::from_secs(10),
+    stall: Duration::from_secs(10),
+};
+
 /// Answers on `listener` until `shutdown`, then closes; a request still open a second later is cut off.
 ///
 /// While gRPC drains this port must still say 503, so `shutdown` belongs to a token that is cancelled afterwards.
 ///
 /// # Errors
-/// Those of the listening socket.
+/// None: a connection that fails costs that connection.
 pub async fn serve(listener: TcpListener, admin: Admin, shutdown: CancellationToken) -> io::Result<()> {
-    let closing = shutdown.clone();
-    let routes = admin.router().into_make_service_with_connect_info::<SocketAddr>();
-    let server = axum::serve(listener, routes).with_graceful_shutdown(shutdown.cancelled_owned());
-    tokio::select! {
-        served = async { server.await } => served,
-        () = async {
-            closing.cancelled().await;
-            tokio::time::sleep(GRACE).await;
-        } => Ok(()),
+    let (bounds, counts) = (admin.bounds, admin.counts.clone());
+    let router = admin.router();
+    let slots = Slots::new(bounds.connections, counts.clone(), PORT);
+    let mut door = Door::new(Socket::Tcp(listener), slots, counts, PORT);
+    let mut open = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            (stream, slot) = door.accept() => {
+                open.spawn(converse(stream, slot, bounds, router.clone(), shutdown.clone()));
+            }
+            // However a connection has ended, it is over.
+            Some(_) = open.join_next() => {}
+        }
+    }
+    drop(door);
+    // What is still open then is cut off with the set.
+    let _ = tokio::time::timeout(GRACE, async { while open.join_next().await.is_some() {} }).await;
+    Ok(())
+}
+
+/// One connection, until it ends.
+async fn converse(stream: Box<dyn Stream>, slot: Slot, bounds: Bounds, router: Router, shutdown: CancellationToken) {
+    let (stream, sight) = Watched::new(stream, bounds.stall);
+    let slot = Arc::new(slot);
+    let asked = Arc::clone(&slot);
+    let peer = slot.peer();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let busy = asked.busy();
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(ConnectInfo(peer));
+        }
+        let answer = router.clone().call(request);
+        async move {
+            let answer = answer.await;
+            drop(busy);
+            answer
+        }
+    });
+    let mut http = http1::Builder::new();
+    // The time that a head may take is also the time between two requests.
+    http.timer(TokioTimer::new()).header_read_timeout(bounds.handshake.min(bounds.idle)).half_close(false);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut closing = false;
+    loop {
+        tokio::select! {
+            ended = &mut connection => {
+                let late = ended.is_err_and(|error| error.is_timeout());
+                if sight.has_stalled() {
+                    slot.closed(Ending::Stalled);
+                } else if late {
+                    slot.closed(if sight.received() == 0 { Ending::Handshake } else { Ending::Idle });
+                }
+                return;
+            }
+            () = slot.evicted() => return,
+            () = shutdown.cancelled(), if !closing => {
+                closing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
     }
 }
 

@@ -33,4 +33,4 @@ pub use metrics::Metrics;
 pub use ready::Readiness;
 pub use reloads::{ConfigReport, Reloaded, Reloads};
 pub use report::Fleet;
-pub use requests::{RequestMetrics, Rpc};
+pub use requests::{REFUSALS, RELOADED, RequestMetrics, Rpc};

@@ -284,6 +284,18 @@ impl TierBlocks {
         blocks
     }
 
+    /// Leading blocks by [`Tier::index`]; of the unknown media, the one that leads farthest.
+    pub fn leading(lead: &[u32; Tier::COUNT]) -> Self {
+        let [device, host, disk, external, others @ ..] = lead.map(u64::from);
+        Self { device, host, disk, external, other: others.into_iter().max().unwrap_or_default() }
+    }
+
+    /// Leading blocks within each known tier, and within any.
+    pub fn within(within: &[u32; Tier::KNOWN], any: u32) -> Self {
+        let [device, host, disk, external] = within.map(u64::from);
+        Self { device, host, disk, external, other: any.into() }
+    }
+
     /// Each tier's word with its count.
     pub const fn named(self) -> [(&'static str, u64); 5] {
         [

@@ -11,6 +11,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::net::ConnectionCounts;
+
 /// A call that is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rpc {
@@ -18,8 +20,12 @@ pub enum Rpc {
     Match,
     /// One request of a `MatchStream`.
     MatchStream,
+    /// One request of a `MatchBatch`.
+    MatchBatch,
     /// One `ListWorkers`.
     ListWorkers,
+    /// One `GetPodScores` of llm-d's indexer.
+    GetPodScores,
 }
 
 /// Counters and latencies of the gRPC services.
@@ -29,9 +35,24 @@ pub struct RequestMetrics {
     duration: Family<Call, Histogram>,
     asked: Counter,
     matched: Counter,
+    refusals: Family<Refused, Counter>,
+    reloads: Family<Reload, Counter>,
+    /// The connections that the requests come by.
+    pub connections: ConnectionCounts,
     watchers: Gauge,
     watches: Family<Begun, Counter>,
     cut: Counter,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Refused {
+    reason: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Reload {
+    what: &'static str,
+    outcome: &'static str,
 }
 
 /// How a watch began.
@@ -57,21 +78,56 @@ const BUCKETS: [f64; 15] =
     [5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 1.0];
 
 /// Every outcome that a call can have, by its gRPC word.
-const CODES: [&str; 3] = ["ok", "invalid_argument", "not_found"];
+const CODES: [&str; 7] = [
+    "ok",
+    "invalid_argument",
+    "not_found",
+    "resource_exhausted",
+    "deadline_exceeded",
+    "unauthenticated",
+    "unavailable",
+];
+
+/// Every reason for which a call is refused before anybody looks at what it asks.
+pub const REFUSALS: [&str; 10] = [
+    "malformed",
+    "too_many_entries",
+    "message_too_large",
+    "too_slow",
+    "in_flight",
+    "request_bytes",
+    "rate",
+    "token",
+    "deadline",
+    "draining",
+];
+
+/// What is read again while the server runs.
+pub const RELOADED: [&str; 2] = ["tls", "token"];
 
 // === impl Rpc ===
 
 impl Rpc {
     /// Every call that is counted.
-    pub const ALL: [Self; 3] = [Self::Match, Self::MatchStream, Self::ListWorkers];
+    pub const ALL: [Self; 5] =
+        [Self::Match, Self::MatchStream, Self::MatchBatch, Self::ListWorkers, Self::GetPodScores];
 
     /// The call's name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Match => "Match",
             Self::MatchStream => "MatchStream",
+            Self::MatchBatch => "MatchBatch",
             Self::ListWorkers => "ListWorkers",
+            Self::GetPodScores => "GetPodScores",
         }
+    }
+
+    /// The call that a request's path names.
+    pub fn of_path(path: &str) -> Option<Self> {
+        let name = path.strip_prefix("/kvtap.v1.QueryService/");
+        let name = name.or_else(|| path.strip_prefix("/indexer.v1.IndexerService/"))?;
+        Self::ALL.into_iter().find(|rpc| rpc.name() == name)
     }
 }
 
@@ -85,10 +141,21 @@ impl RequestMetrics {
             duration: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             asked: Counter::default(),
             matched: Counter::default(),
+            refusals: Family::default(),
+            reloads: Family::default(),
+            connections: ConnectionCounts::new(),
             watchers: Gauge::default(),
             watches: Family::default(),
             cut: Counter::default(),
         };
+        for reason in REFUSALS {
+            drop(metrics.refusals.get_or_create(&Refused { reason }));
+        }
+        for what in RELOADED {
+            for outcome in ["ok", "failed"] {
+                drop(metrics.reloads.get_or_create(&Reload { what, outcome }));
+            }
+        }
         for resumed in [false, true] {
             drop(metrics.watches.get_or_create(&Begun { resumed }));
         }
@@ -101,10 +168,23 @@ impl RequestMetrics {
         metrics
     }
 
-    /// Counts one call; `code` is its outcome in lower case (`ok`, `invalid_argument`, `not_found`).
+    /// Counts one call that was looked at; `code` is its outcome in lower case (`ok`, `invalid_argument`, ...).
     pub fn record(&self, rpc: Rpc, code: &'static str, took: Duration) {
         self.requests.get_or_create(&Outcome { rpc, code }).inc();
         self.duration.get_or_create(&Call { rpc }).observe(took.as_secs_f64());
+    }
+
+    /// Counts a call that was refused before anybody looked at what it asks: its outcome, and one of [`REFUSALS`].
+    pub fn record_refusal(&self, rpc: Option<Rpc>, code: &'static str, reason: &'static str) {
+        if let Some(rpc) = rpc {
+            self.requests.get_or_create(&Outcome { rpc, code }).inc();
+        }
+        self.refusals.get_or_create(&Refused { reason }).inc();
+    }
+
+    /// Counts files that were read again: one of [`RELOADED`], and whether they could be used.
+    pub fn record_reload(&self, what: &'static str, used: bool) {
+        self.reloads.get_or_create(&Reload { what, outcome: if used { "ok" } else { "failed" } }).inc();
     }
 
     /// Counts what one answered match asked for and what its best rank held, in blocks. The numbers are those of
@@ -158,6 +238,17 @@ impl RequestMetrics {
             "Leading blocks that the best rank of each answer held",
             self.matched.clone(),
         );
+        registry.register(
+            "kvtap_grpc_refused",
+            "Calls refused before anybody looked at what they ask, by reason",
+            self.refusals.clone(),
+        );
+        registry.register(
+            "kvtap_grpc_reloads",
+            "Files of the gRPC server that were replaced and read again, by what they hold and outcome",
+            self.reloads.clone(),
+        );
+        self.connections.register(registry);
         registry.register("kvtap_watchers", "Watches of the normalized feed that are open", self.watchers.clone());
         registry.register("kvtap_watches", "Watches that began, by how", self.watches.clone());
         registry.register("kvtap_watches_cut", "Watches that were cut", self.cut.clone());
@@ -175,6 +266,18 @@ impl Default for RequestMetrics {
 impl EncodeLabelSet for Call {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
         [("rpc", self.rpc.name())].encode(encoder)
+    }
+}
+
+impl EncodeLabelSet for Refused {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        [("reason", self.reason)].encode(encoder)
+    }
+}
+
+impl EncodeLabelSet for Reload {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        [("what", self.what), ("outcome", self.outcome)].encode(encoder)
     }
 }
 

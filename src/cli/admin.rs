@@ -5,11 +5,11 @@ use std::io::{self, Write};
 
 use clap::Subcommand;
 use serde::Serialize;
-use tonic::transport::Channel;
 
 use super::client::Server;
 use super::table::{Align, Table};
 use super::{Failure, Outcome};
+use crate::client::Connection;
 use crate::proto::v1::admin_service_client::AdminServiceClient;
 use crate::proto::v1::put_feed_response::Outcome as PutOutcome;
 use crate::proto::v1::{self, FeedSpec};
@@ -102,7 +102,7 @@ struct Add {
 /// The connection, and how answers are wanted.
 struct Asking {
     server: Server,
-    client: AdminServiceClient<Channel>,
+    client: AdminServiceClient<Connection>,
     json: bool,
 }
 

@@ -1,52 +1,84 @@
-//! The way to a server.
+//! The way to a server, or to many.
 
-use std::error::Error;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::Failure;
-use crate::proto::v1::query_service_client::QueryServiceClient;
+use super::{Failure, units};
+use crate::client::{Client, ClientError, Connection, Credentials, Servers, ServersOptions, Service, Tls};
 
-/// Which server is asked.
+/// Which server is asked, and what it is shown.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Server {
-    /// The server: HOST:PORT, http://HOST:PORT or unix:///PATH.
+    /// The server: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:///PATH.
     #[arg(long = "server", value_name = "ADDR", default_value = "127.0.0.1:9400")]
     address: String,
+    /// The authority that signed the certificate of an https server (PEM).
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// The certificate to show to a server that wants one (PEM).
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The name in the server's certificate, where it is not the server's address.
+    #[arg(long, value_name = "NAME", requires = "tls_ca")]
+    tls_name: Option<String>,
+    /// A file with the bearer token that the server wants.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// How long an answer may take to begin: a number with ms, s, m or h.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::time)]
+    within: Duration,
 }
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server that took the connection may take to begin an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest answer that is read, in bytes: thousands of workers.
-const MAX_ANSWER: usize = 64 << 20;
 
 // === impl Server ===
 
 impl Server {
-    /// Connects.
+    /// Connects to the one server.
     ///
     /// # Errors
-    /// [`Failure::Usage`] where the address is none, [`Failure::Failed`] where nobody answers there.
-    pub(super) async fn connect(&self) -> Result<QueryServiceClient<Channel>, Failure> {
-        Ok(QueryServiceClient::new(self.channel().await?).max_decoding_message_size(MAX_ANSWER))
+    /// [`Failure::Usage`] where the address is none or a file cannot be used, [`Failure::Failed`] where nobody answers
+    /// there.
+    pub(super) async fn connect(&self) -> Result<Service, Failure> {
+        Ok(self.client(&self.address)?.connect().await?)
+    }
+
+    /// The servers, where several are named with commas between them.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] where an address is none or a file cannot be used.
+    pub(super) fn servers(&self) -> Result<Option<Servers>, Failure> {
+        if !self.address.contains(',') {
+            return Ok(None);
+        }
+        let addresses = self.address.split(',').map(str::trim).filter(|address| !address.is_empty());
+        let clients = addresses.map(|address| self.client(address)).collect::<Result<Vec<_>, _>>()?;
+        let options = ServersOptions { within: self.within, hedge: self.within / 4, ..ServersOptions::default() };
+        Ok(Some(Servers::new(clients, options)))
     }
 
     /// The server at an address that another flag names.
     pub(super) const fn at(address: String) -> Self {
-        Self { address }
+        Self {
+            address,
+            tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_name: None,
+            token_file: None,
+            within: Duration::from_secs(10),
+        }
     }
 
     /// Connects, for whichever service is there.
     ///
     /// # Errors
     /// Like [`Server::connect`].
-    pub(super) async fn channel(&self) -> Result<Channel, Failure> {
-        let endpoint = self.endpoint()?.connect_timeout(CONNECT_TIMEOUT).timeout(ANSWER_TIMEOUT).tcp_nodelay(true);
-        let channel = endpoint.connect().await;
-        channel.map_err(|error| Failure::Failed(format!("cannot reach {}: {}", self.address, cause(&error))))
+    pub(super) async fn channel(&self) -> Result<Connection, Failure> {
+        Ok(self.client(&self.address)?.channel().await?)
     }
 
     /// The server, as it was named.
@@ -57,42 +89,44 @@ impl Server {
     /// Why a call failed. What the server answers of a request is in its own words; where no kvtap seems to answer at
     /// all, its address is named.
     pub(super) fn refused(&self, status: &Status) -> Failure {
+        let error = ClientError::of(status);
         match status.code() {
-            Code::InvalidArgument | Code::NotFound | Code::OutOfRange | Code::ResourceExhausted => refused(status),
-            _ => {
-                let (Failure::Failed(why) | Failure::Usage(why)) = refused(status) else { return refused(status) };
-                Failure::Failed(format!("{}: {why} (is this the gRPC port of a kvtap?)", self.address))
-            }
+            Code::InvalidArgument | Code::NotFound | Code::ResourceExhausted | Code::Unauthenticated => error.into(),
+            _ => Failure::Failed(format!("{}: {error} (is this the gRPC port of a kvtap?)", self.address)),
         }
     }
 
-    fn endpoint(&self) -> Result<Endpoint, Failure> {
-        let bad = || {
-            Failure::Usage(format!("--server: {:?} is not HOST:PORT, http://HOST:PORT or unix:///PATH", self.address))
-        };
-        let address = match self.address.split_once(':') {
-            Some(("unix" | "http", _)) => self.address.clone(),
-            Some((_, rest)) if !rest.contains("//") => format!("http://{}", self.address),
-            _ => return Err(bad()),
-        };
-        Endpoint::from_shared(address).map_err(|_| bad())
+    fn client(&self, address: &str) -> Result<Client, Failure> {
+        let mut credentials = Credentials::default();
+        if let Some(ca) = &self.tls_ca {
+            let mut tls = Tls::new(ca)?;
+            if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
+                tls = tls.with_identity(cert, key)?;
+            }
+            if let Some(name) = &self.tls_name {
+                tls = tls.with_name(name);
+            }
+            credentials.tls = Some(tls);
+        }
+        if let Some(file) = &self.token_file {
+            credentials = credentials.with_token(file)?;
+        }
+        Ok(Client::new(address, &credentials)?.begins_within(self.within))
     }
 }
 
 /// A refusal by the server, in its words.
 pub(super) fn refused(status: &Status) -> Failure {
-    let why = if status.message().is_empty() { status.code().description() } else { status.message() };
-    match status.source() {
-        Some(source) => Failure::Failed(format!("{why}: {}", cause(source))),
-        None => Failure::Failed(why.to_owned()),
-    }
+    ClientError::of(status).into()
 }
 
-/// The innermost cause: the layers above it say only that something failed.
-fn cause(error: &dyn Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Address(_) => Self::Usage(format!("--server: {error}")),
+            ClientError::NoAuthority(_) => Self::Usage(format!("--tls-ca: {error}")),
+            ClientError::File { .. } => Self::Usage(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
     }
-    innermost.to_string()
 }

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use super::client::Server;
 use super::match_output::Answer;
 use super::{Failure, Outcome, tokens};
+use crate::client::Servers;
 use crate::proto::v1;
 
-/// The arguments of `kvtap match`.
+/// The arguments of `kvtap match`. With commas between them, `--server` names several servers: all are asked, and
+/// their answers put together.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -68,6 +70,9 @@ pub async fn run(args: Args) -> Outcome {
     if args.block_size == Some(0) {
         return Err(Failure::Usage("--block-size: a block of 0 tokens is none".to_owned()));
     }
+    if args.batch && args.server.servers()?.is_some() {
+        return Err(Failure::Usage("--batch: asks one server".to_owned()));
+    }
     match &args.prompt {
         Prompt { tokens_file: Some(file), .. } if args.batch => batch::run(&args, open(file)?).await,
         Prompt { tokens_file: Some(file), .. } => one(&args, of_file(file)?).await,
@@ -77,12 +82,32 @@ pub async fn run(args: Args) -> Outcome {
 }
 
 async fn one(args: &Args, tokens_le: Vec<u8>) -> Outcome {
+    if let Some(servers) = args.server.servers()? {
+        return many(args, &servers, tokens_le).await;
+    }
     let mut client = args.server.connect().await?;
     let response = client.r#match(args.request(tokens_le)).await.map_err(|status| args.server.refused(&status))?;
-    let answer = Answer::new(response.into_inner());
+    print(args, &Answer::new(response.into_inner()))
+}
+
+/// Asks many servers; whoever is missing is told with the answer. Nobody there is a failure.
+async fn many(args: &Args, servers: &Servers, tokens_le: Vec<u8>) -> Outcome {
+    let gathered = servers.ask(&args.request(tokens_le)).await;
+    let missing: Vec<_> =
+        gathered.missing.iter().map(|missing| format!("{}: {}", missing.server, missing.error)).collect();
+    if gathered.answered == 0 {
+        return Err(Failure::Failed(format!("no server answered: {}", missing.join("; "))));
+    }
+    for line in missing {
+        eprintln!("missing {line}");
+    }
+    print(args, &Answer::gathered(gathered))
+}
+
+fn print(args: &Args, answer: &Answer) -> Outcome {
     let mut out = io::stdout().lock();
     if args.json {
-        json(&mut out, &answer)?
+        json(&mut out, answer)?
     } else {
         answer.table(&mut out)?
     }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::table::{Align, Table, age, number};
 use crate::admin::report::TierBlocks;
+use crate::client::Gathered;
 use crate::proto::v1;
 use crate::serve::response::state_name;
 
@@ -19,6 +20,16 @@ pub(super) struct Answer {
     block_size: Option<u32>,
     workers: Vec<Held>,
     grids: Vec<GridUse>,
+    /// Servers of which nothing came; only where several were asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<Vec<Missing>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Missing {
+    server: String,
+    reason: &'static str,
+    why: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -33,6 +44,8 @@ struct Held {
     last_seq: Option<u64>,
     age_ms: Option<u64>,
     tiers: TierBlocks,
+    leading: TierBlocks,
+    leading_within: TierBlocks,
     held_blocks: u64,
     asked_blocks: u64,
     block_size: Option<u32>,
@@ -71,7 +84,18 @@ impl Answer {
             block_size: used.map(|(size, _)| size),
             workers,
             grids,
+            missing: None,
         }
+    }
+
+    /// What many servers answered.
+    pub(super) fn gathered(gathered: Gathered) -> Self {
+        let missing = gathered.missing.into_iter().map(|missing| Missing {
+            server: missing.server,
+            reason: missing.error.reason(),
+            why: missing.error.to_string(),
+        });
+        Self { missing: Some(missing.collect()), ..Self::new(gathered.response) }
     }
 
     /// A table: who holds how much, and how fresh that is.
@@ -140,13 +164,17 @@ impl Answer {
     }
 }
 
+fn tiers(blocks: Option<v1::TierBlocks>) -> TierBlocks {
+    let v1::TierBlocks { device, host, disk, external, other } = blocks.unwrap_or_default();
+    TierBlocks { device, host, disk, external, other }
+}
+
 // === impl Held ===
 
 impl Held {
     fn new(held: v1::RankMatch) -> Self {
         let state = state_name(held.state());
         let who = held.worker_rank.unwrap_or_default();
-        let v1::TierBlocks { device, host, disk, external, other } = held.tiers.unwrap_or_default();
         Self {
             worker: who.worker,
             rank: who.rank,
@@ -157,7 +185,9 @@ impl Held {
             epoch: held.epoch,
             last_seq: held.last_seq,
             age_ms: held.age_ms,
-            tiers: TierBlocks { device, host, disk, external, other },
+            tiers: tiers(held.tiers),
+            leading: tiers(held.leading),
+            leading_within: tiers(held.leading_within),
             held_blocks: held.held_blocks,
             asked_blocks: held.asked_blocks,
             block_size: held.grid.map(|grid| grid.block_size),

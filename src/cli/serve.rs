@@ -102,7 +102,7 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
     let rpc_listeners = rpc_listeners.map_err(|error| Failure::Failed(format!("{error} (admin_rpc.listen)")))?;
     announce(&format!("admin listening on {}", admin_listener.local_addr()?));
     let level = telemetry.level.clone();
-    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone()).telling(telemetry);
+    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone()).bounded(config.admin.bounds).telling(telemetry);
     let admin_stop = CancellationToken::new();
     let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
 
@@ -131,6 +131,11 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
         grace: config.grpc.drain_grace,
+        limits: config.grpc.limits,
+        keep_alive: config.grpc.keep_alive,
+        tls: config.grpc.tls.clone(),
+        token_file: config.grpc.token_file.clone(),
+        adapters: config.grpc.adapters.clone(),
         watch: serve::WatchLimits::default(),
     };
     let told = tokio::spawn(shutdown.clone().cancelled_owned().map(|()| Instant::now()));

@@ -10,10 +10,10 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 
 use super::client::{Server, refused};
 use super::{Failure, Outcome, signals, units};
+use crate::client::Connection;
 use crate::proto::v1;
 use crate::proto::v1::query_service_client::QueryServiceClient;
 use crate::serve::response::report_of;
@@ -60,7 +60,7 @@ enum Wish {
 }
 
 struct Client {
-    client: QueryServiceClient<Channel>,
+    client: QueryServiceClient<Connection>,
     request: v1::ListWorkersRequest,
 }
 

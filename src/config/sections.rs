@@ -9,7 +9,8 @@ use super::read::{Default, Reader, Section};
 use super::rule::{Address, Bytes, Flag, Number, TcpAddress, Text, Time, Words};
 use crate::feed::zmq::{Heartbeat, QueueLimits, Transport};
 use crate::index::Limits;
-use crate::serve::ListenAddr;
+use crate::net::Bounds;
+use crate::serve::{self, Adapter, KeepAlive, ListenAddr, TlsFiles};
 
 /// The query service.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +23,16 @@ pub struct Grpc {
     pub reflection: bool,
     /// How long calls in flight may go on once the process was told to stop.
     pub drain_grace: Duration,
+    /// What callers are granted.
+    pub limits: serve::Limits,
+    /// How half-open connections are noticed.
+    pub keep_alive: KeepAlive,
+    /// TLS of tcp sockets, where there is any.
+    pub tls: Option<TlsFiles>,
+    /// The file of the token that callers must show, where they must.
+    pub token_file: Option<PathBuf>,
+    /// Services of other projects that are answered too.
+    pub adapters: Vec<Adapter>,
 }
 
 /// The plaintext server of `/live`, `/ready`, `/metrics` and `/status`.
@@ -29,6 +40,8 @@ pub struct Grpc {
 pub struct Admin {
     /// Where it listens.
     pub listen: SocketAddr,
+    /// What whoever connects is granted.
+    pub bounds: Bounds,
 }
 
 /// What outlives a restart of this process.
@@ -92,6 +105,10 @@ pub struct Tuning {
     pub poll_interval: Duration,
 }
 
+const ADAPTERS: Words<Adapter> = Words(&[("llm-d", Adapter::LlmD)]);
+
+const FILE: Text = Text { min: 1, max: 4096 };
+
 const LEVELS: Words<Level> = Words(&[
     ("error", Level::Error),
     ("warn", Level::Warn),
@@ -122,12 +139,17 @@ pub(super) fn servers(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option
         grpc.or(reader, "max_message_bytes", &Bytes { min: 64 << 10, max: 1 << 30 }, Default::Text("16MiB"));
     let reflection = grpc.or(reader, "reflection", &Flag, Default::Text("true"));
     let drain_grace = grpc.or(reader, "drain_grace", &seconds(0, 3600), Default::Text("10s"));
+    let (limits, keep_alive) = (grpc_limits(reader, &mut grpc), keep_alive(reader, &mut grpc));
+    let tls = tls(reader, &mut grpc);
+    let token_file = grpc.optional(reader, "token_file", &FILE);
+    let adapters = grpc.list(reader, "adapters", &ADAPTERS, "");
     let grpc_path = grpc.path_of("listen");
     grpc.finish(reader);
 
     let mut admin = root.section(reader, "admin");
     let admin_listen = admin.or(reader, "listen", &TcpAddress, Default::Text("127.0.0.1:9401"));
     let admin_path = admin.path_of("listen");
+    let bounds = admin_bounds(reader, &mut admin);
     admin.finish(reader);
 
     for (i, Placed { value, place }) in listen.iter().enumerate() {
@@ -145,8 +167,81 @@ pub(super) fn servers(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option
         max_message_bytes: as_usize(max_message_bytes?.value),
         reflection: reflection?.value,
         drain_grace: drain_grace?.value,
+        limits: limits?,
+        keep_alive: keep_alive?,
+        tls: tls?,
+        token_file: token_file.map(|file| file.value.into()),
+        adapters: adapters.into_iter().map(|adapter| adapter.value).collect(),
     };
-    Some((grpc, Admin { listen: admin_listen.value }))
+    Some((grpc, Admin { listen: admin_listen.value, bounds: bounds? }))
+}
+
+fn grpc_limits(reader: &mut Reader<'_>, grpc: &mut Section<'_>) -> Option<serve::Limits> {
+    let number = |max, unit| Number { min: 1, max, unit };
+    let mut limits = grpc.section(reader, "limits");
+    let connections = limits.or(reader, "connections", &number(1 << 20, "connections"), Default::Text("1024"));
+    let streams = limits.or(reader, "streams", &number(1 << 20, "requests"), Default::Text("256"));
+    let in_flight = limits.or(reader, "in_flight", &number(1 << 20, "requests"), Default::Text("4096"));
+    let bytes = Bytes { min: 1 << 20, max: 1 << 40 };
+    let request_bytes = limits.or(reader, "request_bytes", &bytes, Default::Text("256MiB"));
+    let rate = Number { min: 0, max: 1 << 32, unit: "requests" };
+    let requests_per_second = limits.or(reader, "requests_per_second", &rate, Default::Text("0"));
+    let request_time = limits.or(reader, "request_time", &millis(100, 600_000), Default::Text("10s"));
+    let handshake_time = limits.or(reader, "handshake_time", &millis(100, 600_000), Default::Text("10s"));
+    let idle_time = limits.or(reader, "idle_time", &millis(100, 86_400_000), Default::Text("5m"));
+    let stall_time = limits.or(reader, "stall_time", &millis(100, 600_000), Default::Text("20s"));
+    limits.finish(reader);
+    Some(serve::Limits {
+        connections: Bounds {
+            connections: as_usize(connections?.value),
+            handshake: handshake_time?.value,
+            idle: idle_time?.value,
+            stall: stall_time?.value,
+        },
+        streams: u32::try_from(streams?.value).unwrap_or(u32::MAX),
+        in_flight: as_usize(in_flight?.value),
+        request_bytes: as_usize(request_bytes?.value),
+        request_time: request_time?.value,
+        requests_per_second: requests_per_second?.value,
+    })
+}
+
+fn keep_alive(reader: &mut Reader<'_>, grpc: &mut Section<'_>) -> Option<KeepAlive> {
+    let mut section = grpc.section(reader, "keep_alive");
+    let interval = section.or(reader, "interval", &millis(100, 7_200_000), Default::Text("30s"));
+    let timeout = section.or(reader, "timeout", &millis(100, 600_000), Default::Text("10s"));
+    section.finish(reader);
+    Some(KeepAlive { interval: interval?.value, timeout: timeout?.value })
+}
+
+/// `None` where it is faulty, `Some(None)` where there is none.
+fn tls(reader: &mut Reader<'_>, grpc: &mut Section<'_>) -> Option<Option<TlsFiles>> {
+    let mut section = grpc.section(reader, "tls");
+    let cert = section.optional(reader, "cert", &FILE);
+    let key = section.optional(reader, "key", &FILE);
+    let client_ca = section.optional(reader, "client_ca", &FILE);
+    let path = section.path_of("cert");
+    let place = section.place.clone();
+    section.finish(reader);
+    match (cert, key, client_ca) {
+        (None, None, None) => Some(None),
+        (Some(cert), Some(key), client_ca) => Some(Some(TlsFiles {
+            cert: cert.value.into(),
+            key: key.value.into(),
+            client_ca: client_ca.map(|file| file.value.into()),
+        })),
+        _ => {
+            reader.fault(&place, &path, "TLS needs both `cert` and `key`");
+            None
+        }
+    }
+}
+
+fn admin_bounds(reader: &mut Reader<'_>, admin: &mut Section<'_>) -> Option<Bounds> {
+    let rule = Number { min: 1, max: 1 << 20, unit: "connections" };
+    let connections = admin.or(reader, "connections", &rule, Default::Text("64"));
+    let time = admin.or(reader, "request_time", &millis(100, 600_000), Default::Text("10s"))?.value;
+    Some(Bounds { connections: as_usize(connections?.value), handshake: time, idle: time, stall: time })
 }
 
 /// The sockets of both servers, with their keys.

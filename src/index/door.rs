@@ -123,6 +123,10 @@ pub struct RankMatch {
     pub device: u32,
     /// Of the `blocks` leading ones, how many lie on each tier ([`Tier::index`]). A block on two tiers counts on both.
     pub tiers: [u32; Tier::COUNT],
+    /// Leading blocks that lie on each tier by itself, without a break from block 0, `blocks` at most.
+    pub lead: [u32; Tier::COUNT],
+    /// Leading blocks that lie on each known tier or on one nearer to the device, without a break, `blocks` at most.
+    pub within: [u32; Tier::KNOWN],
     /// Blocks the rank holds in all, in this scope.
     pub held: u64,
     /// A cap has made this rank forget blocks that its engine may still hold.

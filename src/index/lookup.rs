@@ -33,8 +33,9 @@ struct Walker {
 /// Where a walker's blocks lie.
 #[derive(Clone, Copy, Debug)]
 struct Detail {
-    device: u32,
     tiers: [u32; Tier::COUNT],
+    lead: [u32; Tier::COUNT],
+    within: [u32; Tier::KNOWN],
 }
 
 /// A walk down the forest. Its memory is used again.
@@ -166,7 +167,7 @@ impl Walk {
         if !self.details.is_empty() {
             for (score, walker) in out[before..].iter_mut().zip(&self.walkers) {
                 if let Some(detail) = walker.detail.checked_sub(1) {
-                    score.device = self.details[detail as usize].device;
+                    score.device = self.details[detail as usize].lead[Tier::Device.index()];
                 }
             }
         }
@@ -181,21 +182,23 @@ impl Walk {
             if wanted.is_some_and(|wanted| wanted.binary_search(&face.rank).is_err()) {
                 continue;
             }
-            let mut tiers = [0; Tier::COUNT];
-            tiers[Tier::Device.index()] = walker.blocks;
+            let tiers = on_device(walker.blocks);
             let mut found = RankMatch {
                 rank: face.rank,
                 stamp: face.stamp,
                 blocks: walker.blocks,
                 device: walker.blocks,
                 tiers,
+                lead: tiers,
+                within: [walker.blocks; Tier::KNOWN],
                 held: face.held,
                 partial: face.partial,
                 cut_by_unknown_group: false,
             };
             if let Some(detail) = walker.detail.checked_sub(1) {
                 let detail = &self.details[detail as usize];
-                (found.device, found.tiers) = (detail.device, detail.tiers);
+                found.device = detail.lead[Tier::Device.index()];
+                (found.tiers, found.lead, found.within) = (detail.tiers, detail.lead, detail.within);
             }
             if face.hybrid {
                 self.cut(forest, grid, face, walker.seat, &mut found);
@@ -224,6 +227,10 @@ impl Walk {
         let device = reusable(&odd, grid, found.device as usize, spot, |tiers| tiers.has(Tier::Device));
         found.cut_by_unknown_group = blocks.unknown_cuts || device.unknown_cuts;
         found.device = device.blocks as u32;
+        let most = blocks.blocks as u32;
+        found.lead.iter_mut().chain(&mut found.within).for_each(|lead| *lead = most.min(*lead));
+        found.lead[Tier::Device.index()] = found.device;
+        found.within[Tier::Device.index()] = found.device;
         if blocks.blocks < found.blocks as usize {
             found.blocks = blocks.blocks as u32;
             found.tiers = [0; Tier::COUNT];
@@ -245,10 +252,12 @@ impl Walker {
     fn skip(&mut self, details: &mut [Detail], blocks: u32) {
         if let Some(detail) = self.detail.checked_sub(1) {
             let detail = &mut details[detail as usize];
-            if detail.device == self.blocks {
-                detail.device += blocks;
+            let device = Tier::Device.index();
+            // The device is the nearest tier: it counts within every other.
+            for lead in detail.within.iter_mut().chain([&mut detail.lead[device]]) {
+                *lead += if *lead == self.blocks { blocks } else { 0 };
             }
-            detail.tiers[Tier::Device.index()] += blocks;
+            detail.tiers[device] += blocks;
         }
         self.blocks += blocks;
     }
@@ -256,22 +265,32 @@ impl Walker {
     /// Takes the leading blocks of a mask, `most` at most.
     fn read(&mut self, details: &mut Vec<Detail>, mask: &[Tiers], most: u32) {
         if self.detail == 0 {
-            let mut tiers = [0; Tier::COUNT];
-            tiers[Tier::Device.index()] = self.blocks;
-            details.push(Detail { device: self.blocks, tiers });
+            let tiers = on_device(self.blocks);
+            details.push(Detail { tiers, lead: tiers, within: [self.blocks; Tier::KNOWN] });
             self.detail = details.len() as u32;
         }
         let detail = &mut details[self.detail as usize - 1];
         for tiers in mask.iter().take(most as usize).take_while(|tiers| !tiers.is_empty()) {
-            if detail.device == self.blocks && tiers.has(Tier::Device) {
-                detail.device += 1;
+            let mut nearest = Tier::COUNT;
+            for tier in tiers.iter().map(Tier::index) {
+                detail.tiers[tier] += 1;
+                detail.lead[tier] += u32::from(detail.lead[tier] == self.blocks);
+                nearest = nearest.min(tier);
+            }
+            for within in detail.within.iter_mut().skip(nearest) {
+                *within += u32::from(*within == self.blocks);
             }
             self.blocks += 1;
-            for tier in tiers.iter() {
-                detail.tiers[tier.index()] += 1;
-            }
         }
     }
+}
+
+/// So many blocks, on the device and nowhere else.
+#[inline]
+fn on_device(blocks: u32) -> [u32; Tier::COUNT] {
+    let mut tiers = [0; Tier::COUNT];
+    tiers[Tier::Device.index()] = blocks;
+    tiers
 }
 
 /// How many leading contents are the same.

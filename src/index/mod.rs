@@ -286,8 +286,19 @@ impl Index {
 
 /// What is said of a listed rank that holds no block of the chain.
 fn nothing(rank: RankId, stamp: Stamp, held: u64, partial: bool) -> RankMatch {
-    let tiers = [0; Tier::COUNT];
-    RankMatch { rank, stamp, blocks: 0, device: 0, tiers, held, partial, cut_by_unknown_group: false }
+    let (tiers, within) = ([0; Tier::COUNT], [0; Tier::KNOWN]);
+    RankMatch {
+        rank,
+        stamp,
+        blocks: 0,
+        device: 0,
+        tiers,
+        lead: tiers,
+        within,
+        held,
+        partial,
+        cut_by_unknown_group: false,
+    }
 }
 
 /// What an index holds may be large, and is nobody's log line.

@@ -4,6 +4,8 @@ use std::fmt;
 
 use tonic::{Code, Status};
 
+use super::gate::code_name;
+
 /// Why a request is refused. The text begins with the field's name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum QueryError {
@@ -34,8 +36,20 @@ pub(super) enum QueryError {
     #[error("{field}: only with tokens; hashes carry it already")]
     OnlyWithTokens { field: &'static str },
     /// Too many filters.
-    #[error("{field}: {got} entries, more than {max}")]
-    TooMany { field: &'static str, got: usize, max: usize },
+    #[error("{field}: more than {max} entries")]
+    TooMany { field: &'static str, max: usize },
+    /// A name that nobody can have.
+    #[error("workers: a name is empty")]
+    EmptyName,
+    /// A state that no feed is ever in.
+    #[error("states: {got} is no state of a feed")]
+    BadState { got: i32 },
+    /// The caller's own deadline has passed.
+    #[error("grpc-timeout: the deadline has passed")]
+    Deadline,
+    /// More requests a second than are granted.
+    #[error("limits.requests_per_second: more than {most}")]
+    Rate { most: u64 },
     /// A stream's request without a request in it.
     #[error("request: required")]
     NoRequest,
@@ -65,16 +79,15 @@ impl QueryError {
     pub(super) const fn code(&self) -> Code {
         match self {
             Self::UnknownModel { .. } | Self::UnknownBlockSize { .. } => Code::NotFound,
+            Self::Deadline => Code::DeadlineExceeded,
+            Self::Rate { .. } => Code::ResourceExhausted,
             _ => Code::InvalidArgument,
         }
     }
 
     /// The same as a stable word for metrics.
     pub(super) const fn code_name(&self) -> &'static str {
-        match self.code() {
-            Code::NotFound => "not_found",
-            _ => "invalid_argument",
-        }
+        code_name(self.code())
     }
 }
 

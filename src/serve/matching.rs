@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use super::error::{Known, QueryError};
 use super::request::{Prompt, Query};
+use super::response::feed_state;
 use crate::admin::Fleet;
 use crate::block::Grid;
 use crate::feed::status::{Entry, State};
@@ -88,6 +89,10 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
     let mut contents = Vec::new();
     let mut out = Vec::new();
     for (i, grid) in grids.iter().enumerate() {
+        // A prompt is hashed once for each grid: that is what takes time, and where giving up saves some.
+        if query.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(QueryError::Deadline);
+        }
         let chain = query.prompt.on(*grid, &mut contents);
         used.push((*grid, len(chain) as u64));
         fleet.index.match_chain(query.model, *grid, chain, candidates.as_deref(), &mut out);
@@ -115,7 +120,15 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
             }
         };
         let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);
-        let feed = Some(Feed::of(&entry, live));
+        let feed = Feed::of(&entry, live);
+        let wanted = query.states.is_none_or(|states| states & 1 << feed_state(feed.state) as u32 != 0);
+        // Whoever was asked for by name comes back, with its state and nothing held.
+        let (held, asked) = match (wanted, query.workers.is_empty()) {
+            (true, _) => (held, asked),
+            (false, true) => continue,
+            (false, false) => (nothing(entry.rank, &fleet.index.usage(entry.rank).unwrap_or_default()), asked),
+        };
+        let feed = Some(feed);
         ranks.push(RankAnswer { who: Who::Rank(entry), grid, asked, held, feed });
     }
     ranks.extend(asked.nobody.into_iter().map(RankAnswer::nobody));
@@ -161,6 +174,8 @@ fn nothing(rank: RankId, usage: &RankUsage) -> RankMatch {
         blocks: 0,
         device: 0,
         tiers: Default::default(),
+        lead: Default::default(),
+        within: Default::default(),
         held: usage.blocks,
         partial: usage.evicted > 0,
         cut_by_unknown_group: false,

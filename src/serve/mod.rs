@@ -6,6 +6,10 @@
 //!                                        Index::match_chain, Board
 //! ```
 //!
+//! ```text
+//! socket --net::Door--> connection (TLS, HTTP/2) --gate (token, limits, deadline, pace)--> query --stream
+//! ```
+//!
 //! * [`listen`]: tcp (both address families on one socket) and unix sockets, bound by the caller.
 //! * [`admin_rpc`]: feeds changed by call, on sockets of its own.
 //! * `watch`: the normalized feed, to whoever keeps an index of their own.
@@ -16,21 +20,37 @@
 //! 1. A request that cannot be answered exactly as asked is refused with the field's name and what is known; nothing
 //!    is guessed, and an answer of zeros always means that zero blocks are held.
 //! 2. A prompt is hashed once for each distinct grid, whatever the number of workers.
-//! 3. A request costs memory in proportion to its own bytes, which are bounded
-//!    ([`Options::max_message_bytes`]). One bad request of a stream costs that request.
+//! 3. A request costs memory in proportion to its own bytes, which are bounded each
+//!    ([`Options::max_message_bytes`]) and together ([`Limits::request_bytes`]). One bad request of a stream costs that
+//!    request.
 //! 4. Nothing of a prompt (tokens, salt, keys, hashes) is logged or comes back in an error.
+//! 5. One caller costs the others nothing but its share: connections, requests and bytes are counted, a message that
+//!    does not arrive is given up, and large prompts are decoded and hashed aside, in turn.
 
 pub mod admin_rpc;
+mod connection;
 mod error;
+mod files;
+mod gate;
+mod limits;
 pub mod listen;
 mod matching;
-mod oversize;
+mod paced;
+mod pod_scores;
 mod query;
+mod refusal;
 mod request;
 pub mod response;
 mod server;
+mod stream;
+mod tls;
+mod token;
 mod watch;
 
 pub use admin_rpc::{AdminRpc, ReadFeed};
+pub use connection::KeepAlive;
+pub use files::FileError;
+pub use limits::Limits;
 pub use listen::{ListenAddr, ListenError, Listener};
-pub use server::{Options, ServeError, WatchLimits, run};
+pub use server::{Adapter, Options, ServeError, WatchLimits, run};
+pub use tls::TlsFiles;

@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
+use std::time::Instant;
 
 use bytes::Bytes;
 
 use super::error::QueryError;
 use crate::block::MAX_BLOCK_SIZE;
 use crate::hash::{ContentHash, PrefixHash, Seed};
-use crate::proto::v1::{MatchRequest, match_request};
+use crate::proto::v1::{FeedState, MatchRequest, match_request};
+use crate::proto::{MAX_EXTRA_KEYS, MAX_NAMES, MAX_STATES};
 
 /// A checked request. Borrows the message.
 #[derive(Debug)]
@@ -23,6 +25,10 @@ pub(super) struct Query<'a> {
     pub(super) workers: &'a [String],
     /// Which ranks to ask; empty for all.
     pub(super) ranks: &'a [u32],
+    /// In which states feeds are asked; `None` for any. One bit each, by the state's number in the protocol.
+    pub(super) states: Option<u64>,
+    /// When the caller gives up.
+    pub(super) deadline: Option<Instant>,
     /// How many ranks to answer with.
     pub(super) top_k: usize,
     /// How many blocks a rank must match to be answered with.
@@ -46,25 +52,29 @@ pub(super) enum Prompt<'a> {
     Prefixes(Vec<PrefixHash>),
 }
 
-/// How many workers and ranks a request may name.
-pub(super) const MAX_NAMES: usize = 4096;
-
 // === impl Query ===
 
 impl<'a> Query<'a> {
-    /// Checks a request.
-    pub(super) fn new(request: &'a MatchRequest) -> Result<Self, QueryError> {
+    /// Checks a request. `deadline`: when the caller gives up.
+    pub(super) fn new(request: &'a MatchRequest, deadline: Option<Instant>) -> Result<Self, QueryError> {
         if request.block_size > MAX_BLOCK_SIZE {
             return Err(QueryError::BadBlockSize { got: request.block_size, max: MAX_BLOCK_SIZE });
         }
-        bounded("workers", request.workers.len())?;
-        bounded("ranks", request.ranks.len())?;
+        bounded("workers", request.workers.len(), MAX_NAMES)?;
+        bounded("ranks", request.ranks.len(), MAX_NAMES)?;
+        bounded("states", request.states.len(), MAX_STATES)?;
+        bounded("extra_keys", request.extra_keys.len(), MAX_EXTRA_KEYS)?;
+        if request.workers.iter().any(String::is_empty) {
+            return Err(QueryError::EmptyName);
+        }
         Ok(Self {
             model: &request.model,
             prompt: Prompt::new(request)?,
             block_size: NonZeroU32::new(request.block_size),
             workers: &request.workers,
             ranks: &request.ranks,
+            states: states(&request.states)?,
+            deadline,
             top_k: match request.top_k {
                 0 => usize::MAX,
                 k => k as usize,
@@ -74,9 +84,30 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Refuses a filter with too many entries.
-pub(super) fn bounded(field: &'static str, got: usize) -> Result<(), QueryError> {
-    if got > MAX_NAMES { Err(QueryError::TooMany { field, got, max: MAX_NAMES }) } else { Ok(()) }
+/// Refuses a list with too many entries.
+pub(super) fn bounded(field: &'static str, got: usize, max: usize) -> Result<(), QueryError> {
+    if got > max { Err(QueryError::TooMany { field, max }) } else { Ok(()) }
+}
+
+/// What a request takes to answer, in bytes of its prompt: what is hashed, and what is looked up.
+pub(super) fn weight(request: &MatchRequest) -> usize {
+    use match_request::Prompt as Form;
+    let prompt = match &request.prompt {
+        None => 0,
+        Some(Form::TokensLe(raw) | Form::ContentHashesLe(raw) | Form::PrefixHashesLe(raw)) => raw.len(),
+        Some(Form::Tokens(list)) => list.ids.len() * 4,
+        Some(Form::ContentHashes(list) | Form::PrefixHashes(list)) => list.hashes.len() * 8,
+    };
+    prompt + request.extra_keys.iter().map(|key| key.len() + size_of::<Bytes>()).sum::<usize>()
+}
+
+fn states(states: &[i32]) -> Result<Option<u64>, QueryError> {
+    let bit = |got: i32| match FeedState::try_from(got) {
+        Ok(FeedState::Unspecified) | Err(_) => Err(QueryError::BadState { got }),
+        Ok(state) => Ok(1u64 << (state as u32)),
+    };
+    let bits = states.iter().try_fold(0, |bits, got| Ok(bits | bit(*got)?))?;
+    Ok((bits != 0).then_some(bits))
 }
 
 // === impl Prompt ===

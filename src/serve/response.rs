@@ -41,6 +41,8 @@ fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
         cut_by_unknown_group: held.cut_by_unknown_group,
         grid: answer.grid.map(grid),
         asked_blocks: answer.asked,
+        leading: Some(tiers(TierBlocks::leading(&held.lead))),
+        leading_within: Some(tiers(TierBlocks::within(&held.within, held.blocks))),
     }
 }
 
@@ -75,6 +77,7 @@ const fn tiers(blocks: TierBlocks) -> v1::TierBlocks {
     v1::TierBlocks { device, host, disk, external, other }
 }
 
+/// A state, as the protocol numbers it.
 pub(super) const fn feed_state(state: State) -> v1::FeedState {
     match state {
         State::Connecting => v1::FeedState::Connecting,

@@ -1,6 +1,6 @@
 """A router in another language: asks kvtap over gRPC with grpcio, from stubs made of the published proto files.
 
-    grpc_router.py --server ADDR [--stream] [--proto DIR]
+    grpc_router.py --server ADDR [--stream] [--proto DIR] [--tls-ca FILE] [--tls-cert FILE --tls-key FILE] [--token-file FILE]
 
 ADDR is `host:port` or `unix:///path`. Each line of standard input is one query, a JSON object:
 
@@ -13,7 +13,8 @@ line comes back:
     {"model": M, "grids": [{"block_size": N, "blocks": N}], "workers": [{"worker": W, "rank": R, "matched_blocks": N, ...}]}
     {"error": "INVALID_ARGUMENT", "message": "..."}
 
-With `--stream` all queries go over one `MatchStream` call.
+With `--stream` all queries go over one `MatchStream` call. With `--tls-ca` the channel is TLS, with `--tls-cert` and `--tls-key` it
+shows a certificate; with `--token-file` each call carries a bearer token.
 """
 
 import argparse
@@ -42,9 +43,11 @@ def make_stubs(proto, folder):
 class Router:
     """The stubs and one channel."""
 
-    def __init__(self, server, proto, folder):
+    def __init__(self, server, proto, folder, credentials=None, token=None):
         self.messages, services, self.workers = make_stubs(proto, folder)
-        self.stub = services.QueryServiceStub(grpc.insecure_channel(server))
+        channel = grpc.secure_channel(server, credentials) if credentials else grpc.insecure_channel(server)
+        self.stub = services.QueryServiceStub(channel)
+        self.metadata = [("authorization", f"Bearer {token}")] if token else []
 
     def request(self, query):
         request = self.messages.MatchRequest(
@@ -119,9 +122,9 @@ class Router:
     def ask(self, query):
         try:
             if query.get("list"):
-                response = self.stub.ListWorkers(self.messages.ListWorkersRequest(), timeout=30)
+                response = self.stub.ListWorkers(self.messages.ListWorkersRequest(), timeout=30, metadata=self.metadata)
                 return {"workers": [self.report(report) for report in response.workers]}
-            return self.answer(self.stub.Match(self.request(query), timeout=30))
+            return self.answer(self.stub.Match(self.request(query), timeout=30, metadata=self.metadata))
         except grpc.RpcError as error:
             return {"error": error.code().name, "message": error.details()}
 
@@ -134,7 +137,7 @@ class Router:
 
         codes = {code.value[0]: code.name for code in grpc.StatusCode}
         try:
-            for number, reply in enumerate(self.stub.MatchStream(requests())):
+            for number, reply in enumerate(self.stub.MatchStream(requests(), metadata=self.metadata)):
                 if reply.id != number:
                     sys.exit(f"answer {number} came with the id {reply.id}")
                 if reply.HasField("failure"):
@@ -145,15 +148,26 @@ class Router:
             yield {"error": error.code().name, "message": error.details()}
 
 
+def credentials_of(options):
+    """What the channel is secured with, if it is."""
+    read = lambda path: path.read_bytes() if path else None
+    if options.tls_ca:
+        return grpc.ssl_channel_credentials(read(options.tls_ca), read(options.tls_key), read(options.tls_cert))
+    return None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", required=True, help="host:port or unix:///path")
     parser.add_argument("--stream", action="store_true", help="ask over one MatchStream call")
     parser.add_argument("--proto", type=pathlib.Path, default=pathlib.Path(__file__).parents[2] / "proto", help="the folder of proto files")
+    for file in ("--tls-ca", "--tls-cert", "--tls-key", "--token-file"):
+        parser.add_argument(file, type=pathlib.Path, help="a file")
     options = parser.parse_args()
+    token = options.token_file.read_text().strip() if options.token_file else None
     queries = (json.loads(line) for line in sys.stdin if line.strip())
     with tempfile.TemporaryDirectory() as folder:
-        router = Router(options.server, options.proto, folder)
+        router = Router(options.server, options.proto, folder, credentials_of(options), token)
         answers = router.ask_all(queries) if options.stream else map(router.ask, queries)
         for answer in answers:
             print(json.dumps(answer), flush=True)

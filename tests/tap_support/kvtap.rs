@@ -47,7 +47,7 @@ pub async fn json(arguments: &[&str]) -> Value {
 
 /// The configuration that [`Kvtap::start`] makes of `settings`.
 pub fn on_free_ports(settings: &str) -> String {
-    let listen = "admin: { listen: \"127.0.0.1:0\" }\n";
+    let listen = if settings.contains("admin:") { "" } else { "admin: { listen: \"127.0.0.1:0\" }\n" };
     let grpc = if settings.contains("grpc:") { "" } else { "grpc: { listen: [\"127.0.0.1:0\"] }\n" };
     format!("{grpc}{listen}{settings}")
 }
@@ -97,6 +97,13 @@ impl Kvtap {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id().expect("it runs")
+    }
+
+    /// Its resident memory, in bytes.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
     /// Sends it a signal by name (`TERM`).

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kvtap::feed::zmq::zmtp::{Greeting, SocketType, message, ping, pong, ready, subscribe};
+use kvtap::proto::indexer::GetPodScoresRequest;
 use kvtap::proto::v1;
 use kvtap::proto::v1::match_request::Prompt;
 use serde_json::Value;
@@ -109,10 +110,17 @@ pub fn query() -> Vec<Vec<u8>> {
         ranks: vec![0, 7],
         top_k: 1,
         min_blocks: 2,
+        states: vec![3],
         ..service::good()
     });
     let list = v1::ListWorkersRequest { model: service::MODEL.to_owned(), workers: vec!["b".to_owned()] };
-    let mut seeds = vec![call(2, &list)];
+    let batch = v1::MatchBatchRequest { requests: requests.clone() };
+    let scores = GetPodScoresRequest {
+        prompt: "0, 1, 2, 3".to_owned(),
+        model_name: service::MODEL.to_owned(),
+        pod_identifiers: vec!["a".to_owned(), "nobody".to_owned()],
+    };
+    let mut seeds = vec![call(2, &list), call(3, &batch), call(4, &scores)];
     for request in requests {
         seeds.push(call(0, &request));
         seeds.push(call(1, &v1::MatchStreamRequest { id: 7, request: Some(request) }));

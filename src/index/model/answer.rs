@@ -34,6 +34,8 @@ impl Model {
             blocks: 0,
             device: 0,
             tiers: [0; Tier::COUNT],
+            lead: [0; Tier::COUNT],
+            within: [0; Tier::KNOWN],
             held: 0,
             partial: false,
             cut_by_unknown_group: false,
@@ -55,6 +57,18 @@ impl Model {
                 answer.tiers[tier] += 1;
             }
         }
+        let leading = |counts: &dyn Fn(usize) -> bool| {
+            (0..blocks).take_while(|i| rank.tiers_at(chain, *i).into_iter().any(counts)).count() as u32
+        };
+        for tier in 0..Tier::COUNT {
+            answer.lead[tier] = leading(&|at| at == tier);
+        }
+        for tier in 0..Tier::KNOWN {
+            answer.within[tier] = leading(&|at| at <= tier);
+        }
+        // The rule of a hybrid rank's groups holds for the device by itself too.
+        answer.lead[Tier::Device.index()] = answer.device;
+        answer.within[Tier::Device.index()] = answer.device;
         answer.cut_by_unknown_group = blocks < rank.reusable(grid, chain, |tiers| !tiers.is_empty(), false)
             || device < rank.reusable(grid, chain, |tiers| tiers.contains(&Tier::Device.index()), false);
         answer

@@ -8,6 +8,7 @@ use tonic::{Request, Response, Status};
 
 use super::hub::Hub;
 use super::watcher::{Filter, Watcher};
+use crate::proto::MAX_NAMES;
 use crate::proto::v1;
 use crate::proto::v1::watch_service_server::WatchService;
 use crate::serve::request::bounded;
@@ -22,7 +23,7 @@ impl WatchService for Watches {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let v1::WatchRequest { model, workers, resume_after } = request.into_inner();
-        bounded("workers", workers.len())?;
+        bounded("workers", workers.len(), MAX_NAMES)?;
         let most = self.0.limits.watchers;
         let seat = self.0.sit().ok_or_else(|| {
             Status::resource_exhausted(format!("there are {most} watchers already, and no more are taken"))

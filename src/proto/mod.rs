@@ -1,13 +1,28 @@
 //! The public protocol: types, clients and servers generated from `proto/kvtap`, and the descriptor set that
 //! reflection serves. What each message means is written in the `.proto` files.
 
+pub mod codec;
+mod scan;
+
 use std::fmt;
+
+pub use codec::Codec;
+pub use scan::{MAX_BATCH, MAX_EXTRA_KEYS, MAX_NAMES, MAX_STATES};
 
 /// Package `kvtap.v1`.
 pub mod v1 {
     #![allow(missing_docs, clippy::all, clippy::pedantic)]
     tonic::include_proto!("kvtap.v1");
 }
+
+/// Package `indexer.v1`: llm-d's question.
+pub mod indexer {
+    #![allow(missing_docs, clippy::all, clippy::pedantic)]
+    tonic::include_proto!("indexer.v1");
+}
+
+/// The encoded `FileDescriptorSet` of the services of other projects that may be answered.
+pub const ADAPTED: &[u8] = tonic::include_file_descriptor_set!("adapted");
 
 /// The encoded `FileDescriptorSet` of the query service and its messages, comments included.
 pub const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("kvtap");
@@ -25,6 +40,16 @@ impl fmt::Debug for v1::MatchRequest {
             .field("ranks", &self.ranks)
             .field("top_k", &self.top_k)
             .field("min_blocks", &self.min_blocks)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Shows whom a request asks about which model; the rest of it is a prompt.
+impl fmt::Debug for indexer::GetPodScoresRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GetPodScoresRequest")
+            .field("model_name", &self.model_name)
+            .field("pod_identifiers", &self.pod_identifiers)
             .finish_non_exhaustive()
     }
 }

@@ -4,16 +4,29 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-/// The files that carry services; what they import comes along.
-const FILES: [&str; 1] = ["proto/kvtap/v1/query_service.proto"];
+/// What the descriptors of a socket's services are called, and their files: those that carry the services, and those
+/// whose messages travel elsewhere too. What they import comes along.
+const SETS: [(&str, &[&str]); 2] = [
+    (
+        "kvtap.bin",
+        &["proto/kvtap/v1/query_service.proto", "proto/kvtap/v1/watch_service.proto", "proto/kvtap/v1/events.proto"],
+    ),
+    ("kvtap_admin.bin", &["proto/kvtap/v1/admin.proto"]),
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rerun-if-changed=build.rs");
-    let mut compiler = protox::Compiler::new(["proto"])?;
-    compiler.include_source_info(true).include_imports(true).open_files(FILES)?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    std::fs::write(out.join("kvtap.bin"), compiler.encode_file_descriptor_set())?;
+    let mut all = protox::Compiler::new(["proto"])?;
+    all.include_source_info(true).include_imports(true);
+    for (descriptors, files) in SETS {
+        // One set each: reflection tells of the services that answer on its socket, and of no others.
+        let mut one = protox::Compiler::new(["proto"])?;
+        one.include_source_info(true).include_imports(true).open_files(files)?;
+        std::fs::write(out.join(descriptors), one.encode_file_descriptor_set())?;
+        all.open_files(files)?;
+    }
     tonic_prost_build::configure()
         // Maps in key order, so that equal answers are equal bytes.
         .btree_map(".kvtap")
@@ -21,6 +34,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".kvtap")
         // Whatever prints a request must not print a prompt: `kvtap::proto` says what it prints instead.
         .skip_debug([".kvtap.v1.MatchRequest", ".kvtap.v1.TokenList", ".kvtap.v1.HashList"])
-        .compile_fds(compiler.file_descriptor_set())?;
+        .compile_fds(all.file_descriptor_set())?;
     Ok(())
 }

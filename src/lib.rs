@@ -5,12 +5,15 @@
 //!
 //! ```text
 //! cli        one file per command
+//! discovery  engines found in Kubernetes
 //! config     the file, environment overrides, validation
 //! serve      gRPC: conversion to and from the proto happens here only
 //! admin      /live /ready /metrics /status
 //! telemetry  log lines
+//! roster     which feeds run: who wants which, who gets it
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
 //! feed       sockets, the state machine of one feed, supervision
+//! replica    an index rebuilt from another's normalized feed, and the messages of that
 //! snapshot   what a rank holds, in a file that outlives the process
 //! normalize  engine events -> index transactions: seeds, groups, tiers, orphans
 //! index      who holds what, and the reference model of that
@@ -25,11 +28,14 @@ pub mod admin;
 pub mod block;
 pub mod cli;
 pub mod config;
+pub mod discovery;
 pub mod feed;
 pub mod hash;
 pub mod index;
 pub mod normalize;
 pub mod proto;
+pub mod replica;
+pub mod roster;
 pub mod serve;
 pub mod sim;
 pub mod snapshot;

@@ -9,8 +9,11 @@ pub mod v1 {
     tonic::include_proto!("kvtap.v1");
 }
 
-/// The encoded `FileDescriptorSet` of every message and service of this protocol, comments included.
+/// The encoded `FileDescriptorSet` of the query service and its messages, comments included.
 pub const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("kvtap");
+
+/// The same of the Admin service, which has sockets of its own.
+pub const ADMIN_DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("kvtap_admin");
 
 /// Shows whom a request asks about which model; the rest of it is a prompt.
 impl fmt::Debug for v1::MatchRequest {

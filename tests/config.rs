@@ -341,7 +341,7 @@ fn what_is_no_yaml_is_one_fault_with_its_place() {
         ("grpc: { listen: \"127.0.0.1:9400\" }", "kvtap.yaml:1:17: grpc.listen: expected a list, not text"),
         (
             "? [a]\n: b",
-            "kvtap.yaml:1:3: (a list): no such setting; known here: grpc, admin, log, limits, snapshot, defaults, feeds",
+            "kvtap.yaml:1:3: (a list): no such setting; known here: grpc, admin, admin_rpc, log, limits, snapshot, defaults, discovery, feeds",
         ),
     ] {
         assert_faults(text, &[], &[line]);
@@ -546,4 +546,83 @@ fn what_a_url_cannot_do_is_refused() {
         assert!(faults.contains(expected), "{expected}\nin\n{faults}");
     }
     assert_eq!(faults.lines().count(), 6, "{faults}");
+}
+
+// === who else may change what runs ===
+
+#[test]
+fn admin_calls_are_taken_on_sockets_of_this_host_only_and_on_their_own() {
+    let text =
+        "admin_rpc: { listen: [\"127.0.0.1:9402\", \"[::1]:0\", \"[::1]:0\", \"unix:///run/kvtap/admin.sock\"] }\n";
+    assert_eq!(good(text, &[]).admin_rpc.len(), 4);
+    assert!(good("", &[]).admin_rpc.is_empty());
+    let text = "admin_rpc:\n  listen:\n    - \"127.0.0.1:9400\"\n    - \"[::]:9402\"\n    - \"127.0.0.1:9401\"\n    - \"[::1]:1\"\n    - \"[::1]:1\"\n";
+    let not_local = "is not local: nothing tells the callers of Admin apart, so they must come from this host \
+                     (127.0.0.1, [::1] or unix:///path)";
+    assert_faults(
+        text,
+        &[],
+        &[
+            "kvtap.yaml:3:7: admin_rpc.listen: 127.0.0.1:9400 is in grpc.listen too",
+            &format!("kvtap.yaml:4:7: admin_rpc.listen: [::]:9402 {not_local}"),
+            "kvtap.yaml:5:7: admin_rpc.listen: 127.0.0.1:9401 is in admin.listen too",
+            "kvtap.yaml:7:7: admin_rpc.listen: names [::1]:1 twice",
+        ],
+    );
+}
+
+#[test]
+fn discovery_is_off_unless_a_selector_says_what_to_look_for() {
+    assert_eq!(good("", &[]).discovery, None);
+    let discovery = good("discovery: { selector: \"kvtap=engine\", http_port: 8000 }\n", &[]).discovery.unwrap();
+    assert_eq!((discovery.selector.as_str(), discovery.port, discovery.http_port), ("kvtap=engine", 5557, Some(8000)));
+    assert_faults(
+        "discovery:\n  port: 5557\n",
+        &[],
+        &["kvtap.yaml:2:3: discovery.selector: is required: it says which objects tell of engines"],
+    );
+    assert_eq!(warnings("discovery: { selector: a=b }\n"), "", "engines may come");
+}
+
+#[test]
+fn what_a_running_process_cannot_follow_is_named_by_its_keys() {
+    let before = good(&one_feed(""), &[]);
+    for (text, keys) in [
+        ("log: { level: debug }\nlimits: { blocks_per_rank: 5 }\ndefaults: { reconnect_max: 2s }\n", &[][..]),
+        ("log: { format: json }\n", &["log.format"]),
+        ("grpc: { drain_grace: 1s, max_message_bytes: 1MiB }\n", &["grpc.max_message_bytes", "grpc.drain_grace"]),
+        ("admin: { listen: \"127.0.0.1:1\" }\n", &["admin.listen"]),
+        ("admin_rpc: { listen: [\"127.0.0.1:9402\"] }\n", &["admin_rpc.listen"]),
+        ("snapshot: { directory: /s }\n", &["snapshot.directory"]),
+        ("discovery: { selector: a=b }\n", &["discovery.selector"]),
+    ] {
+        assert_eq!(before.fixed_changes(&good(text, &[])), keys, "{text}");
+    }
+    let discovering = good("discovery: { selector: a=b }\n", &[]);
+    let after = good("discovery: { selector: a=c, namespace: n, model: m, port: 1 }\n", &[]);
+    assert_eq!(discovering.fixed_changes(&after), ["discovery.selector", "discovery.namespace"]);
+}
+
+#[test]
+fn a_feed_from_outside_is_read_under_the_same_rules_and_learns_nothing_of_the_process() {
+    use kvtap::config::{Feed, Setting};
+    let defaults = good("defaults: { disconnect_grace: 7s }\n", &[]).defaults;
+    let settings = |more: &[(&str, &str)]| -> Vec<(String, Setting)> {
+        let first = [("worker", "w"), ("endpoint", "tcp://127.0.0.1:5557")];
+        let all = first.iter().chain(more);
+        all.map(|(key, value)| ((*key).to_owned(), Setting::one(*value))).collect()
+    };
+    let (feed, _) = Feed::from_settings(settings(&[("model", "${HOME} $${x}")]), "a call", &defaults).unwrap();
+    assert_eq!((feed.model.as_str(), feed.tuning.disconnect_grace), ("${HOME} $${x}", Duration::from_secs(7)));
+    let faults = Feed::from_settings(settings(&[("ranks", "0"), ("modle", "m")]), "a call", &defaults).unwrap_err();
+    let mut lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    lines.sort();
+    assert_eq!(
+        lines,
+        [
+            "a call: model: is required",
+            "a call: modle: no such setting; did you mean `model`?",
+            "a call: ranks: expected 1 to 1024 ranks, not `0`",
+        ]
+    );
 }

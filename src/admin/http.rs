@@ -13,10 +13,13 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::discovery::DiscoveryReport;
 use super::metrics::{CONTENT_TYPE, Metrics};
 use super::ready::Readiness;
+use super::reloads::ConfigReport;
 use super::report::{Fleet, RankReport, SnapshotFolder, VERSION, millis};
 use super::requests::RequestMetrics;
+use crate::roster::EntryReport;
 
 /// What the admin port shows.
 #[derive(Clone, Debug)]
@@ -34,6 +37,9 @@ struct Status {
     /// The folder of the snapshots; null where none is configured.
     snapshots: Option<SnapshotFolder>,
     workers: Vec<RankReport>,
+    roster: Vec<EntryReport>,
+    config: ConfigReport,
+    discovery: DiscoveryReport,
 }
 
 /// How long open requests may take once the port is told to close.
@@ -98,6 +104,9 @@ async fn status(State(admin): State<Admin>) -> Response {
         ready: admin.readiness.is_ready(),
         snapshots: admin.fleet.snapshots().cloned(),
         workers: admin.fleet.reports(),
+        roster: admin.fleet.standing.picture().entries,
+        config: admin.fleet.reloads.report(),
+        discovery: admin.fleet.discovered.report(),
     };
     match serde_json::to_vec(&status) {
         Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),

@@ -7,9 +7,12 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::discovery::Discovered;
+use super::reloads::Reloads;
 use crate::block::Tier;
 use crate::feed::status::{Board, Entry};
 use crate::index::Index;
+use crate::roster::{Roster, Standing};
 
 /// This program's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -21,6 +24,12 @@ pub struct Fleet {
     pub index: Arc<Index>,
     /// What each feed is doing.
     pub board: Arc<Board>,
+    /// Who wants which feeds.
+    pub standing: Arc<Standing>,
+    /// What came of reading the configuration again.
+    pub reloads: Arc<Reloads>,
+    /// How discovery fares.
+    pub discovered: Arc<Discovered>,
     started: Instant,
     snapshots: OnceLock<SnapshotFolder>,
 }
@@ -133,7 +142,20 @@ pub struct TierBlocks {
 impl Fleet {
     /// A fleet that starts to be served now.
     pub fn new(index: Arc<Index>, board: Arc<Board>) -> Self {
-        Self { index, board, started: Instant::now(), snapshots: OnceLock::new() }
+        Self {
+            index,
+            board,
+            standing: Arc::default(),
+            reloads: Arc::default(),
+            discovered: Arc::default(),
+            started: Instant::now(),
+            snapshots: OnceLock::new(),
+        }
+    }
+
+    /// The same fleet, whose feeds `roster` decides on.
+    pub fn decided_by(self, roster: &Roster) -> Self {
+        Self { standing: Arc::clone(roster.standing()), ..self }
     }
 
     /// Says where its snapshots go, once.

@@ -31,11 +31,22 @@ impl Server {
     /// # Errors
     /// [`Failure::Usage`] where the address is none, [`Failure::Failed`] where nobody answers there.
     pub(super) async fn connect(&self) -> Result<QueryServiceClient<Channel>, Failure> {
+        Ok(QueryServiceClient::new(self.channel().await?).max_decoding_message_size(MAX_ANSWER))
+    }
+
+    /// The server at an address that another flag names.
+    pub(super) const fn at(address: String) -> Self {
+        Self { address }
+    }
+
+    /// Connects, for whichever service is there.
+    ///
+    /// # Errors
+    /// Like [`Server::connect`].
+    pub(super) async fn channel(&self) -> Result<Channel, Failure> {
         let endpoint = self.endpoint()?.connect_timeout(CONNECT_TIMEOUT).timeout(ANSWER_TIMEOUT).tcp_nodelay(true);
         let channel = endpoint.connect().await;
-        let channel =
-            channel.map_err(|error| Failure::Failed(format!("cannot reach {}: {}", self.address, cause(&error))))?;
-        Ok(QueryServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER))
+        channel.map_err(|error| Failure::Failed(format!("cannot reach {}: {}", self.address, cause(&error))))
     }
 
     /// Why a call failed. What the server answers of a request is in its own words; where no kvtap seems to answer at

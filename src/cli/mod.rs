@@ -4,6 +4,7 @@
 //! clear line about a failure to standard error. Exit codes: 0, 1 failed, 64 bad usage or configuration; `doctor` has
 //! one more, which its help tells.
 
+pub mod admin;
 pub mod bench;
 mod client;
 pub mod demo;
@@ -47,6 +48,8 @@ pub enum Command {
     Match(match_::Args),
     /// List a server's workers, their feeds and what they hold.
     Workers(workers::Args),
+    /// Add, change, remove and clear feeds of a running server, or list who wants which.
+    Admin(admin::Args),
     /// Show it all at work: three engines, one kvtap, real sockets, in this process.
     Demo(demo::Args),
     /// Run simulated engines on real sockets.
@@ -106,6 +109,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Serve(args) => serve::run(args).await,
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
+            Command::Admin(args) => admin::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,
             Command::Record(args) => record::run(args).await,

@@ -1,29 +1,32 @@
 //! `kvtap serve`: follow every feed of a configuration and answer routers over gRPC until told to stop.
 
+mod admin_rpc;
+mod changing;
+mod reload;
+
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use futures_util::future::join_all;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Outcome};
 use crate::admin::report::SnapshotFolder;
 use crate::admin::{self, Admin, Fleet, Readiness, RequestMetrics};
-use crate::config::{self, Config, Engine, Env, Format};
-use crate::feed::http::PollOptions;
+use crate::config::{Config, Env, Format, Watch};
+use crate::feed::Snapshots;
 use crate::feed::status::Board;
-use crate::feed::zmq::EndpointError;
-use crate::feed::{self, Feed, Snapshots, runner::Timing};
 use crate::index::Index;
-use crate::normalize;
+use crate::roster::{Roster, Source};
 use crate::serve::{self, Listener, listen};
 use crate::snapshot::Store;
 use crate::telemetry;
-use crate::wire::Dialect;
+use changing::Changing;
+use reload::Reloader;
 
 /// What the last snapshots may take, even where draining has used up the grace.
 const LAST_SNAPSHOT: Duration = Duration::from_secs(2);
@@ -44,6 +47,8 @@ pub struct Args {
 /// # Errors
 /// [`Failure::Config`] with every fault of the file; [`Failure::Failed`] where a socket cannot be bound.
 pub async fn run(args: Args) -> Outcome {
+    // Before the file is read, so that no change of it is missed.
+    let watch = Watch::new(&args.config);
     let (config, warnings) = Config::load(&args.config, &Env::process()).map_err(Failure::Config)?;
     if args.check_config {
         for warning in warnings.iter() {
@@ -62,13 +67,22 @@ pub async fn run(args: Args) -> Outcome {
     }
     let shutdown = CancellationToken::new();
     stop_on_signals(shutdown.clone())?;
-    serve(config, shutdown).await
+    let file = File { path: args.config, watch, hangup: signal(SignalKind::hangup())? };
+    serve(config, file, shutdown).await
 }
 
-async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
+/// The configuration file, and what has it read again.
+struct File {
+    path: PathBuf,
+    watch: Watch,
+    hangup: Signal,
+}
+
+async fn serve(config: Config, file: File, shutdown: CancellationToken) -> Outcome {
     let index = Index::new(config.limits);
     let board = Arc::new(Board::default());
-    let fleet = Arc::new(Fleet::new(Arc::clone(&index), Arc::clone(&board)));
+    let roster = Roster::new(Arc::clone(&index), Arc::clone(&board));
+    let fleet = Arc::new(Fleet::new(Arc::clone(&index), board).decided_by(&roster));
     let (requests, readiness) = (RequestMetrics::new(), Readiness::default());
 
     // Every port is open before the first feed begins: being there does not depend on any engine.
@@ -77,12 +91,33 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
     let admin_at = config.admin.listen;
     let admin_listener = listen::bind_tcp(admin_at)
         .map_err(|error| Failure::Failed(format!("cannot listen on {admin_at} (admin.listen): {error}")))?;
+    let rpc_listeners = config.admin_rpc.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>();
+    let rpc_listeners = rpc_listeners.map_err(|error| Failure::Failed(format!("{error} (admin_rpc.listen)")))?;
     eprintln!("admin listening on {}", admin_listener.local_addr()?);
     let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone());
     let admin_stop = CancellationToken::new();
     let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
 
-    let feeds = spawn_feeds(&config, &fleet)?;
+    let snapshots = snapshots(&config, &fleet);
+    let wanted = config.wanted(snapshots.as_ref()).map_err(|error| Failure::Failed(error.to_string()))?;
+    let begun = roster.set(Source::Config, wanted).await;
+    if let Some(failed) = begun.failed.into_iter().next() {
+        return Err(Failure::Failed(failed));
+    }
+    let (in_force, config_in_force) = watch::channel(Arc::new(config.clone()));
+    let changing = Changing { roster: roster.clone(), snapshots: snapshots.clone(), config: config_in_force };
+    let discovery = changing.discovery(&config, &fleet).await?;
+    let admin_rpc = changing.admin_rpc(rpc_listeners, shutdown.clone());
+    let reloader = Reloader {
+        path: file.path,
+        started: config.clone(),
+        in_force,
+        roster: roster.clone(),
+        index,
+        snapshots,
+        reloads: Arc::clone(&fleet.reloads),
+    };
+    tokio::spawn(reloader.run(file.watch, file.hangup, shutdown.clone()));
     let options = serve::Options {
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
@@ -93,8 +128,14 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
     // Without that the server has ended by itself, and nobody waits.
     let drained =
         if shutdown.is_cancelled() { told.await.map_or(Duration::ZERO, |told| told.elapsed()) } else { Duration::ZERO };
+    // Nobody changes what runs while it ends.
+    if let Some(discovery) = discovery {
+        discovery.abort();
+    }
+    shutdown.cancel();
+    admin_rpc.await;
     let left = config.grpc.drain_grace.saturating_sub(drained).max(LAST_SNAPSHOT);
-    join_all(feeds.into_iter().map(|feed| feed.finish(left))).await;
+    roster.finish(left).await;
     // The admin port goes last, so that readiness says 503 while requests drain.
     admin_stop.cancel();
     match admin_task.await {
@@ -105,92 +146,18 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
     served.map_err(|error| Failure::Failed(error.to_string()))
 }
 
-fn spawn_feeds(config: &Config, fleet: &Fleet) -> Result<Vec<Feed>, Failure> {
-    let (index, board) = (&fleet.index, &fleet.board);
-    let snapshots = snapshots(&config.snapshot, fleet);
-    let mut feeds = Vec::new();
-    for feed in &config.feeds {
-        if let Some(poll) = feed.poll() {
-            let spawned = Feed::spawn_polled(polled_options(feed, poll), index, board);
-            feeds.extend(spawned.map_err(|error| Failure::Failed(format!("{}: {error}", feed.worker)))?);
-            continue;
-        }
-        for rank in feed.rank_numbers() {
-            // What is not polled has a link.
-            let Some(options) = feed_options(feed, rank, snapshots.as_ref()).transpose() else { continue };
-            let spawned =
-                options.map_err(feed::SpawnError::from).and_then(|options| Feed::spawn(options, index, board));
-            feeds.push(spawned.map_err(|error| Failure::Failed(format!("{}: {error}", feed.identity(rank))))?);
-        }
-    }
-    Ok(feeds)
-}
-
 /// Where snapshots go. A directory that cannot be used costs the snapshots, not the service.
-fn snapshots(config: &config::Snapshot, fleet: &Fleet) -> Option<Snapshots> {
-    let directory = config.directory.as_deref()?;
-    let opened = Store::open(directory);
+fn snapshots(config: &Config, fleet: &Fleet) -> Option<Snapshots> {
+    let directory = config.snapshot.directory.as_deref()?.display().to_string();
+    let opened = config.snapshot.open();
     let fault = opened.as_ref().err().map(ToString::to_string);
-    let fault = fault.or_else(|| Store::check(directory).err().map(|error| error.to_string()));
-    fleet.set_snapshots(SnapshotFolder { directory: directory.display().to_string(), fault });
-    match opened {
-        Ok(store) => Some(Snapshots { store, interval: config.interval }),
-        Err(error) => {
-            tracing::error!(directory = %directory.display(), %error, "No snapshots are taken or loaded: the directory cannot be used.");
-            None
-        }
+    if let Some(error) = &fault {
+        tracing::error!(directory, error, "No snapshots are taken or loaded: the directory cannot be used.");
     }
-}
-
-fn feed_options(
-    feed: &config::Feed,
-    rank: u32,
-    snapshots: Option<&Snapshots>,
-) -> Result<Option<feed::Options>, EndpointError> {
-    let Some(link) = feed.link(rank)? else { return Ok(None) };
-    Ok(Some(feed::Options {
-        identity: feed.identity(rank),
-        engine: feed.engine.name(),
-        dialect: dialect(feed.engine),
-        link,
-        replay: feed.replay(rank)?,
-        copies: feed.copies,
-        normalize: normalize_options(feed),
-        timing: timing(feed),
-        limits: Default::default(),
-        snapshots: snapshots.cloned(),
-    }))
-}
-
-fn polled_options(feed: &config::Feed, poll: PollOptions) -> feed::PolledOptions {
-    feed::PolledOptions {
-        identities: feed.rank_numbers().map(|rank| feed.identity(rank)).collect(),
-        engine: feed.engine.name(),
-        dialect: dialect(feed.engine),
-        poll,
-        copies: feed.copies,
-        normalize: normalize_options(feed),
-        timing: timing(feed),
-        limits: Default::default(),
-    }
-}
-
-fn dialect(engine: Engine) -> Dialect {
-    match engine {
-        Engine::Vllm => Dialect::Vllm,
-        Engine::Sglang => Dialect::Sglang,
-        Engine::Trtllm => Dialect::Trtllm,
-        // The configuration refuses `dynamo` for ZMQ feeds.
-        Engine::Dynamo | Engine::Auto => Dialect::Auto,
-    }
-}
-
-fn normalize_options(feed: &config::Feed) -> normalize::Options {
-    normalize::Options { block_size: feed.grid.map(|grid| grid.size()), ..Default::default() }
-}
-
-fn timing(feed: &config::Feed) -> Timing {
-    Timing { grace: Some(feed.tuning.disconnect_grace), ..Timing::default() }
+    // What is there can be loaded even where nothing more can be written.
+    let fault = fault.or_else(|| Store::check(directory.as_ref()).err().map(|error| error.to_string()));
+    fleet.set_snapshots(SnapshotFolder { directory, fault });
+    opened.ok().flatten()
 }
 
 /// Cancels `shutdown` at the first SIGTERM or SIGINT; the second ends the process.

@@ -3,20 +3,18 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::fault::{Place, Placed};
 use super::read::{Default, Reader, Section};
 use super::rule::{Flag, Number, Rule, Text, Words};
 use super::sections::{Tuning, tuning};
 use crate::block::{Grid, MAX_BLOCK_SIZE};
-use crate::feed::http::{HttpEndpoint, HttpEndpointError, PollOptions};
-use crate::feed::zmq::{Endpoint, EndpointError, Mode, ReplayOptions, SubOptions, Timing};
+use crate::feed::http::{HttpEndpoint, HttpEndpointError};
+use crate::feed::zmq::{Endpoint, EndpointError, Mode, SubOptions};
 use crate::index::Copies;
-use crate::worker::Identity;
 
 /// Ranks that one entry may list.
-const MAX_RANKS: u64 = 1024;
+pub(super) const MAX_RANKS: u64 = 1024;
 
 /// One engine, with its ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,7 +74,7 @@ pub enum Engine {
     Auto,
 }
 
-const ENGINES: Words<Engine> = Words(&[
+pub(super) const ENGINES: Words<Engine> = Words(&[
     ("vllm", Engine::Vllm),
     ("sglang", Engine::Sglang),
     ("trtllm", Engine::Trtllm),
@@ -87,7 +85,7 @@ const ENGINES: Words<Engine> = Words(&[
 const COPIES: Words<Copies> = Words(&[("count", Copies::Count), ("set", Copies::Set)]);
 
 /// A name that routers use.
-const NAME: Text = Text { min: 1, max: 512 };
+pub(super) const NAME: Text = Text { min: 1, max: 512 };
 
 struct BlockSize;
 
@@ -185,50 +183,6 @@ impl Feed {
     /// The ranks.
     pub fn rank_numbers(&self) -> Range<u32> {
         self.first_rank..self.first_rank.saturating_add(self.ranks)
-    }
-
-    /// How its URL is polled, for all of its ranks; `None` where its ranks have sockets.
-    pub fn poll(&self) -> Option<PollOptions> {
-        let EventEndpoint::Http(endpoint) = &self.endpoint else { return None };
-        let defaults = PollOptions::new(endpoint.clone());
-        let Tuning { queue, reconnect_max, poll_interval, .. } = self.tuning;
-        let first_retry = defaults.first_retry.min(reconnect_max);
-        Some(PollOptions { interval: poll_interval, first_retry, longest_retry: reconnect_max, queue, ..defaults })
-    }
-
-    /// The event link of one of its ranks; `None` where they are polled.
-    ///
-    /// # Errors
-    /// Those of [`Endpoint::at_rank`], for a rank that is not one of [`Feed::rank_numbers`].
-    pub fn link(&self, rank: u32) -> Result<Option<SubOptions>, EndpointError> {
-        let Some(endpoint) = self.endpoint.socket(rank)? else { return Ok(None) };
-        let Tuning { queue, reconnect_max, heartbeat, transport, .. } = self.tuning;
-        let defaults = Timing::default();
-        let first_retry = defaults.first_retry.min(reconnect_max);
-        let timing = Timing { first_retry, longest_retry: reconnect_max, heartbeat, ..defaults };
-        let options = SubOptions::new(endpoint, self.mode);
-        Ok(Some(SubOptions { topic: self.topic.clone(), transport, queue, timing, ..options }))
-    }
-
-    /// A replay of one of its ranks; `None` where it has no replay socket.
-    ///
-    /// # Errors
-    /// Like [`Feed::link`].
-    pub fn replay(&self, rank: u32) -> Result<Option<ReplayOptions>, EndpointError> {
-        let Some(replay) = &self.replay else { return Ok(None) };
-        let options = ReplayOptions::new(replay.at_rank(rank)?);
-        Ok(Some(ReplayOptions { idle: self.tuning.replay_timeout, ..options }))
-    }
-
-    /// What one of its ranks is called.
-    pub fn identity(&self, rank: u32) -> Identity {
-        Identity {
-            worker: Arc::from(self.worker.as_str()),
-            address: Arc::from(self.address.as_str()),
-            aliases: Arc::from(self.names.as_slice()),
-            model: Arc::from(self.model.as_str()),
-            rank,
-        }
     }
 }
 
@@ -328,12 +282,13 @@ fn check_ports(reader: &mut Reader<'_>, read: &Read, endpoint_path: &str, replay
     let events = of_ranks(endpoint, &read.endpoint_place, endpoint_path);
     let (Some(replay), Some(place)) = (&feed.replay, &read.replay_place) else { return };
     let (Some(events), Some(replays)) = (events, of_ranks(replay, place, replay_path)) else { return };
-    let replay_sockets: HashSet<String> = replays.iter().map(|(_, endpoint)| socket(endpoint)).collect();
-    let Some((rank, event)) = events.iter().find(|(_, endpoint)| replay_sockets.contains(&socket(endpoint))) else {
+    let replay_sockets: HashSet<String> = replays.iter().map(|(_, endpoint)| endpoint.socket()).collect();
+    let Some((rank, event)) = events.iter().find(|(_, endpoint)| replay_sockets.contains(&endpoint.socket())) else {
         return;
     };
-    let other = replays.iter().find(|(_, endpoint)| socket(endpoint) == socket(event)).map_or(*rank, |(rank, _)| *rank);
-    let mut what = format!("{} is rank {rank}'s event socket and rank {other}'s replay socket", socket(event));
+    let other =
+        replays.iter().find(|(_, endpoint)| endpoint.socket() == event.socket()).map_or(*rank, |(rank, _)| *rank);
+    let mut what = format!("{} is rank {rank}'s event socket and rank {other}'s replay socket", event.socket());
     if *rank != other {
         what.push_str(&format!("; put the two at least {} ports apart", feed.ranks));
     }
@@ -361,14 +316,6 @@ fn check_links(reader: &mut Reader<'_>, read: &Read, endpoint_path: &str, replay
     let sockets = [Some((endpoint, &read.endpoint_place, endpoint_path)), replay.map(|(r, p)| (r, p, replay_path))];
     for (endpoint, place, path) in sockets.into_iter().flatten().filter(|(endpoint, _, _)| !endpoint.is_local()) {
         reader.warn(place, path, format!("{endpoint} is not local: ZMQ is neither encrypted nor authenticated"));
-    }
-}
-
-/// What two endpoints share when they cannot both be served: all of this host's addresses count as one.
-pub(super) fn socket(endpoint: &Endpoint) -> String {
-    match endpoint {
-        Endpoint::Tcp { host, port } if endpoint.is_local() || host.is_any() => format!("tcp://localhost:{port}"),
-        other => other.to_string(),
     }
 }
 

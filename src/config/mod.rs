@@ -13,28 +13,40 @@
 //! * All faults are found in one go, each one line with its place and its key. Only what is not YAML at all
 //!   stops the reading.
 //! * Nothing here looks at the process: variables come in as an [`Env`].
+//! * A file that holds something else is noticed ([`Watch`]); what of it a running process cannot follow is said by
+//!   [`Config::fixed_changes`].
 
+mod admin_rpc;
+mod change;
+mod discovery;
 mod env;
 mod fault;
 mod feed;
+mod outside;
+mod plan;
 mod read;
 mod rule;
 mod sections;
 mod tree;
+mod watch;
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+pub use discovery::{Discovery, NotReady, Resource};
 pub use env::Env;
 pub use fault::{Fault, Faults, Place, Warnings};
 pub use feed::{Engine, EventEndpoint, Feed};
+pub use outside::Setting;
 pub use read::Key;
 pub use sections::{Admin, Format, Grpc, Level, Log, Snapshot, Tuning};
+pub use watch::Watch;
 
 use crate::feed::zmq::Mode;
 use crate::index::Limits;
+use crate::serve::ListenAddr;
 use read::Reader;
 
 /// The largest file that is read, in bytes.
@@ -47,12 +59,18 @@ pub struct Config {
     pub grpc: Grpc,
     /// The admin server.
     pub admin: Admin,
+    /// Where the Admin service listens, one socket each; without any there is no such service.
+    pub admin_rpc: Vec<ListenAddr>,
     /// The log.
     pub log: Log,
     /// The index's bounds.
     pub limits: Limits,
     /// What outlives a restart.
     pub snapshot: Snapshot,
+    /// How feeds are followed that do not say otherwise.
+    pub defaults: Tuning,
+    /// Which engines are to be found in Kubernetes; `None`: none are looked for.
+    pub discovery: Option<Discovery>,
     /// The engines to follow.
     pub feeds: Vec<Feed>,
 }
@@ -101,14 +119,18 @@ pub fn keys() -> Vec<Key> {
 fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<Config> {
     let mut root = reader.root(root);
     let servers = sections::servers(reader, &mut root);
+    let taken = servers.as_ref().map(|(grpc, admin)| sections::sockets(grpc, admin)).unwrap_or_default();
+    // Nothing tells the callers of these sockets apart.
+    let admin_rpc = admin_rpc::admin_rpc(reader, &mut root, &taken, false);
     let log = sections::log(reader, &mut root);
     let limits = sections::limits(reader, &mut root);
     let snapshot = sections::snapshot(reader, &mut root);
     let defaults = sections::defaults(reader, &mut root);
+    let discovery = discovery::discovery(reader, &mut root);
     let entries = root.sections(reader, "feeds");
     let feeds: Vec<Option<feed::Read>> =
         entries.into_iter().map(|entry| feed::read(reader, entry, defaults.as_ref())).collect();
-    if feeds.is_empty() {
+    if feeds.is_empty() && admin_rpc.is_empty() && matches!(discovery, Some(None)) {
         reader.warn(&root.place, "feeds", "no engine is listed: every answer will be empty");
     }
     root.finish(reader);
@@ -119,7 +141,8 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
 
     let (grpc, admin) = servers?;
     let feeds = feeds.into_iter().map(|read| Some(read?.feed)).collect::<Option<_>>()?;
-    Some(Config { grpc, admin, log: log?, limits: limits?, snapshot: snapshot?, feeds })
+    let (log, limits, snapshot) = (log?, limits?, snapshot?);
+    Some(Config { grpc, admin, admin_rpc, log, limits, snapshot, defaults: defaults?, discovery: discovery?, feeds })
 }
 
 /// A rank of a worker has one feed, and a name means one worker.
@@ -156,7 +179,7 @@ fn check_sockets(reader: &mut Reader<'_>, feeds: &[&feed::Read]) {
     let mut sockets: HashMap<String, &feed::Read> = HashMap::new();
     for &read in feeds {
         let endpoints = read.feed.rank_numbers().filter_map(|rank| read.feed.endpoint.socket(rank).ok().flatten());
-        let bound = endpoints.map(|endpoint| feed::socket(&endpoint)).filter(|socket| !socket.ends_with(":0"));
+        let bound = endpoints.map(|endpoint| endpoint.socket()).filter(|socket| !socket.ends_with(":0"));
         let polled = matches!(read.feed.endpoint, EventEndpoint::Http(_));
         let taken = bound.chain(polled.then(|| read.feed.endpoint.to_string()));
         let taken: Vec<_> = taken

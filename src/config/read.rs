@@ -269,6 +269,11 @@ impl<'n> Section<'n> {
         }
     }
 
+    /// Whether the file says anything in it.
+    pub fn is_given(&self) -> bool {
+        !self.pairs.is_empty()
+    }
+
     /// The path of one of its keys, for faults.
     pub fn path_of(&self, name: &str) -> String {
         join(&self.path, name)

@@ -149,6 +149,12 @@ pub(super) fn servers(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option
     Some((grpc, Admin { listen: admin_listen.value }))
 }
 
+/// The sockets of both servers, with their keys.
+pub(super) fn sockets(grpc: &Grpc, admin: &Admin) -> Vec<(ListenAddr, &'static str)> {
+    let grpc = grpc.listen.iter().map(|listen| (listen.clone(), "grpc.listen"));
+    grpc.chain([(ListenAddr::Tcp(admin.listen), "admin.listen")]).collect()
+}
+
 fn takes_any_port(listen: &ListenAddr) -> bool {
     matches!(listen, ListenAddr::Tcp(address) if address.port() == 0)
 }

@@ -27,12 +27,14 @@ use crate::snapshot::{self, Head, Owner, Refusal, Snapshot, Store};
 use crate::worker::{Identity, Stamp};
 
 /// Whether and how often a feed takes snapshots.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Snapshots {
     /// Where to.
     pub store: Store,
     /// How often, where there is anything new.
     pub interval: Duration,
+    /// Whether the feed begins without what its file holds, all the same under an epoch number not used before.
+    pub afresh: bool,
 }
 
 /// What happens to snapshots, by outcome: the words of [`Status::snapshots`](super::status::Status::snapshots).
@@ -85,8 +87,8 @@ impl Keeper {
         mut normalizer: Normalizer,
     ) -> Option<(Self, Start, Normalizer)> {
         let owner = Arc::new(owner(&entry.identity, &entry, copies));
-        let (store, whose) = (snapshots.store.clone(), Arc::clone(&owner));
-        let loading = spawn_blocking(move || (restore(&store, &whose, &mut normalizer), normalizer));
+        let (store, whose, afresh) = (snapshots.store.clone(), Arc::clone(&owner), snapshots.afresh);
+        let loading = spawn_blocking(move || (restore(&store, &whose, afresh, &mut normalizer), normalizer));
         let (restored, normalizer) = loading.await.ok()?;
         let interval = snapshots.interval;
         let mut keeper = Self {
@@ -155,9 +157,12 @@ fn owner(identity: &Identity, entry: &Entry, copies: crate::index::Copies) -> Ow
     }
 }
 
-fn restore(store: &Store, owner: &Owner, normalizer: &mut Normalizer) -> Result<Start, Unrestored> {
+fn restore(store: &Store, owner: &Owner, afresh: bool, normalizer: &mut Normalizer) -> Result<Start, Unrestored> {
     let Some(bytes) = store.load(owner)? else { return Ok(Start::Epoch(1)) };
     let snapshot = Snapshot::read(&bytes, owner)?;
+    if afresh {
+        return Ok(Start::Epoch(snapshot.epoch.saturating_add(1)));
+    }
     let restored = restore_from(snapshot, owner, normalizer);
     if let Err(Unrestored::Refused(_)) = restored {
         normalizer.reset(Stamp::default())?;

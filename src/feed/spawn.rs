@@ -19,8 +19,8 @@ use crate::normalize::{self, Normalizer};
 use crate::wire::Dialect;
 use crate::worker::{Identity, RankId};
 
-/// One rank's feed, as configured.
-#[derive(Clone, Debug)]
+/// One rank's feed, as configured. Equal options make equal feeds.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// What the worker is called.
     pub identity: Identity,
@@ -44,8 +44,8 @@ pub struct Options {
     pub snapshots: Option<Snapshots>,
 }
 
-/// The feeds of an engine whose ranks all speak through one HTTP endpoint, as configured.
-#[derive(Clone, Debug)]
+/// The feeds of an engine whose ranks all speak through one HTTP endpoint, as configured. Equal options make equal feeds.
+#[derive(Clone, PartialEq, Debug)]
 pub struct PolledOptions {
     /// What each rank is called.
     pub identities: Vec<Identity>,

@@ -19,11 +19,13 @@ use super::gate::Writing;
 use super::names::{Entry, MAX_HOLDS, SlotId, Spot};
 use super::odd::forms;
 use super::rank::{Cell, Rank};
+use super::tap;
 
 /// Bounds, and what they are compared with.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    pub(super) limits: Limits,
+    blocks_per_rank: AtomicUsize,
+    blocks_in_all: AtomicUsize,
     /// What all ranks together weigh.
     pub(super) total: AtomicUsize,
 }
@@ -72,9 +74,20 @@ const PENDING: u32 = MAX_HOLDS as u32;
 // === impl Bounds ===
 
 impl Bounds {
+    pub(super) fn new(limits: Limits) -> Self {
+        let Limits { blocks_per_rank, blocks_in_all } = limits;
+        let [blocks_per_rank, blocks_in_all] = [blocks_per_rank, blocks_in_all].map(AtomicUsize::new);
+        Self { blocks_per_rank, blocks_in_all, total: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn set(&self, limits: Limits) {
+        self.blocks_per_rank.store(limits.blocks_per_rank, Ordering::Relaxed);
+        self.blocks_in_all.store(limits.blocks_in_all, Ordering::Relaxed);
+    }
+
     pub(super) fn has_room(&self, weight: usize, more: usize) -> bool {
-        weight + more <= self.limits.blocks_per_rank
-            && self.total.load(Ordering::Relaxed) + more <= self.limits.blocks_in_all
+        weight + more <= self.blocks_per_rank.load(Ordering::Relaxed)
+            && self.total.load(Ordering::Relaxed) + more <= self.blocks_in_all.load(Ordering::Relaxed)
     }
 }
 
@@ -141,6 +154,9 @@ impl Hands<'_> {
                 }
             };
             forest.cover(segment.run).extend(seat, segment.from, segment.to, hold);
+            if let Some(tap) = &mut self.rank.tap {
+                tap.gained(segment.run, segment.from, segment.to, Tier::Device);
+            }
             scratch.pending.push((*segment, hold));
             place = Some((segment.run, segment.to - 1));
         }
@@ -229,6 +245,9 @@ impl Hands<'_> {
                 for Lost { run, from, to, .. } in lost.drain(..) {
                     forest.cover(run).lose(seat, from, to, Tiers::DEVICE);
                     forest.touch(run);
+                    if let Some(tap) = &mut self.rank.tap {
+                        tap.lost(run, from, to, Tier::Device);
+                    }
                 }
             }
         }
@@ -290,6 +309,9 @@ impl Hands<'_> {
         rank.odd_names = 0;
         rank.partial = false;
         rank.restoring = None;
+        if let Some(tap) = &mut rank.tap {
+            tap.cleared();
+        }
         let weight = rank.weight;
         self.unweigh(weight);
     }
@@ -315,6 +337,9 @@ impl Hands<'_> {
             let (stamp, held, partial) = (self.rank.stamp, self.rank.held(), self.rank.partial);
             let (hybrid, seat) = (self.rank.hybrid, self.seat());
             if let Some(forest) = lock(self.forest, self.rank) {
+                if self.rank.tap.is_some() {
+                    tap::resolve(self.cell, self.rank, forest, seat);
+                }
                 forest.settle();
                 if let Some(face) = forest.seats.face_mut(seat) {
                     (face.stamp, face.held, face.partial, face.hybrid) = (stamp, held, partial, hybrid);

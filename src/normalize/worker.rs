@@ -16,7 +16,7 @@ use super::reason::Reason;
 use super::store::Run;
 
 /// How one rank's events are to be read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Options {
     /// The block size the configuration promises, in tokens; learned from events where `None`.
     pub block_size: Option<u32>,

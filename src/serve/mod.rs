@@ -7,6 +7,7 @@
 //! ```
 //!
 //! * [`listen`]: tcp (both address families on one socket) and unix sockets, bound by the caller.
+//! * [`admin_rpc`]: feeds changed by call, on sockets of its own.
 //! * [`run`]: one server on any number of listeners, with health and reflection, and a drain that ends in time.
 //!
 //! What holds:
@@ -18,6 +19,7 @@
 //!    ([`Options::max_message_bytes`]). One bad request of a stream costs that request.
 //! 4. Nothing of a prompt (tokens, salt, keys, hashes) is logged or comes back in an error.
 
+pub mod admin_rpc;
 mod error;
 pub mod listen;
 mod matching;
@@ -27,5 +29,6 @@ mod request;
 pub mod response;
 mod server;
 
+pub use admin_rpc::{AdminRpc, ReadFeed};
 pub use listen::{ListenAddr, ListenError, Listener};
 pub use server::{Options, ServeError, run};

@@ -24,6 +24,13 @@ pub struct Store {
 
 // === impl Store ===
 
+/// Stores are equal when their folder is.
+impl PartialEq for Store {
+    fn eq(&self, other: &Self) -> bool {
+        self.folder == other.folder
+    }
+}
+
 impl Store {
     /// The snapshots in `folder`, which is made if it is not there.
     ///

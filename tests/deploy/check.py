@@ -19,6 +19,7 @@ except ImportError as missing:
     sys.exit(f"{missing}: `make venv` installs what tests/deploy/requirements.txt pins")
 
 import play
+from discovery import Discovery
 from image import Image
 from manifests import (
     EXAMPLES,
@@ -345,7 +346,7 @@ class Memory(unittest.TestCase):
                 self.assertIn(f"| `{name}` | {row} | `{limit}Mi` |", page, "deploy/README.md, Memory")
 
 
-__all__ = ["Image", "Running"]
+__all__ = ["Discovery", "Image", "Running"]
 
 if __name__ == "__main__":
     play.KVTAP, Image.CARGO = sys.argv[1:3]

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -44,6 +45,13 @@ pub async fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
+/// The configuration that [`Kvtap::start`] makes of `settings`.
+pub fn on_free_ports(settings: &str) -> String {
+    let listen = "admin: { listen: \"127.0.0.1:0\" }\n";
+    let grpc = if settings.contains("grpc:") { "" } else { "grpc: { listen: [\"127.0.0.1:0\"] }\n" };
+    format!("{grpc}{listen}{settings}")
+}
+
 impl Kvtap {
     /// Serves on free ports, with `settings` (YAML) after the two sections that say so. Returns once it answers.
     pub async fn start(settings: &str) -> Self {
@@ -53,9 +61,7 @@ impl Kvtap {
     /// The same, in a folder that is there already.
     pub async fn start_in(folder: TempDir, settings: &str) -> Self {
         let file = folder.path().join("kvtap.yaml");
-        let listen = "admin: { listen: \"127.0.0.1:0\" }\n";
-        let grpc = if settings.contains("grpc:") { "" } else { "grpc: { listen: [\"127.0.0.1:0\"] }\n" };
-        std::fs::write(&file, format!("{grpc}{listen}{settings}")).expect("the configuration is written");
+        std::fs::write(&file, on_free_ports(settings)).expect("the configuration is written");
         let mut child = command(&["serve", "--config", file.to_str().expect("a path in UTF-8")])
             .stdout(Stdio::null())
             .spawn()
@@ -105,6 +111,30 @@ impl Kvtap {
         let status = timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("its status");
         self.log_ended.wait_for(|ended| *ended).await.expect("the reader of its log");
         (status, self.log())
+    }
+
+    /// What it says to a GET of its admin server: the body of a 200.
+    pub async fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.admin).await.expect("the admin server");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: kvtap\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("it listens");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("it answers");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        body.to_owned()
+    }
+
+    /// `/status`.
+    pub async fn status(&self) -> Value {
+        serde_json::from_str(&self.get("/status").await).expect("one JSON object")
+    }
+
+    /// One figure of `/metrics`, by its name and labels as they are written there.
+    pub async fn metric(&self, series: &str) -> f64 {
+        let text = self.get("/metrics").await;
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("{series} is not in\n{text}"))
     }
 
     /// `kvtap workers --json`: the list.

@@ -51,7 +51,8 @@ impl Stand {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    fn ipc(&self, name: &str) -> String {
+    /// The endpoint that is called `live`, or `replay`.
+    pub fn ipc(&self, name: &str) -> String {
         format!("ipc://{}", self.folder.path().join(name).display())
     }
 

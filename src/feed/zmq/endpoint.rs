@@ -156,6 +156,14 @@ impl Endpoint {
             Self::Ipc { .. } => true,
         }
     }
+
+    /// What two endpoints share when they cannot both be served: all of this host's addresses count as one.
+    pub fn socket(&self) -> String {
+        match self {
+            Self::Tcp { host, port } if self.is_local() || host.is_any() => format!("tcp://localhost:{port}"),
+            other => other.to_string(),
+        }
+    }
 }
 
 impl FromStr for Endpoint {

@@ -1,0 +1,45 @@
+//! What a new file changes that a running process cannot follow.
+
+use super::sections::{Admin, Grpc, Log, Snapshot};
+use super::{Config, Discovery};
+
+// === impl Config ===
+
+impl Config {
+    /// The keys in which `new` differs from this configuration, the one a process was started with, and which only a
+    /// restart brings into force. Everything else can change while it runs.
+    pub fn fixed_changes(&self, new: &Self) -> Vec<&'static str> {
+        // Taken apart whole, so that whoever adds a setting decides here.
+        let Self { grpc, admin, admin_rpc, log, limits: _, snapshot, defaults: _, discovery, feeds: _ } = self;
+        let Grpc { listen, max_message_bytes, reflection, drain_grace } = grpc;
+        let Admin { listen: admin_listen } = admin;
+        let Log { level: _, format } = log;
+        let Snapshot { directory, interval } = snapshot;
+        let mut differs = vec![
+            ("grpc.listen", *listen != new.grpc.listen),
+            ("grpc.max_message_bytes", *max_message_bytes != new.grpc.max_message_bytes),
+            ("grpc.reflection", *reflection != new.grpc.reflection),
+            ("grpc.drain_grace", *drain_grace != new.grpc.drain_grace),
+            ("admin.listen", *admin_listen != new.admin.listen),
+            ("admin_rpc.listen", *admin_rpc != new.admin_rpc),
+            ("log.format", *format != new.log.format),
+            ("snapshot.directory", *directory != new.snapshot.directory),
+            ("snapshot.interval", *interval != new.snapshot.interval),
+        ];
+        match (discovery, &new.discovery) {
+            (Some(old), Some(new)) => {
+                // What the API server is asked. What its answers come to can change while it runs.
+                let Discovery { selector, resource, namespace, kubeconfig, resync, .. } = old;
+                differs.extend([
+                    ("discovery.selector", *selector != new.selector),
+                    ("discovery.resource", *resource != new.resource),
+                    ("discovery.namespace", *namespace != new.namespace),
+                    ("discovery.kubeconfig", *kubeconfig != new.kubeconfig),
+                    ("discovery.resync", *resync != new.resync),
+                ]);
+            }
+            (old, new) => differs.push(("discovery.selector", old.is_some() != new.is_some())),
+        }
+        differs.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
+    }
+}

@@ -1,0 +1,165 @@
+//! What a configured feed means to the rooms below: the options of each rank's feed.
+
+use std::io;
+use std::sync::Arc;
+
+use super::feed::{Engine, EventEndpoint, Feed};
+use super::sections::Tuning;
+use super::{Config, Snapshot};
+use crate::feed::http::PollOptions;
+use crate::feed::runner::Timing;
+use crate::feed::zmq::{self, EndpointError, ReplayOptions, SubOptions};
+use crate::feed::{self, Snapshots};
+use crate::normalize;
+use crate::roster::{Plan, Wanted};
+use crate::snapshot::Store;
+use crate::wire::Dialect;
+use crate::worker::Identity;
+
+// === impl Config ===
+
+impl Config {
+    /// What the file wants to run.
+    ///
+    /// # Errors
+    /// None for a configuration that was read: every rank's endpoint was checked.
+    pub fn wanted(&self, snapshots: Option<&Snapshots>) -> Result<Vec<Wanted>, EndpointError> {
+        let feeds = self.feeds.iter().enumerate();
+        feeds.map(|(i, feed)| feed.wanted(format!("feeds[{i}]"), "", snapshots)).collect()
+    }
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// Opens the folder that snapshots go to; `None` where there is to be none.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    pub fn open(&self) -> io::Result<Option<Snapshots>> {
+        let Some(directory) = &self.directory else { return Ok(None) };
+        Ok(Some(Snapshots { store: Store::open(directory)?, interval: self.interval, afresh: false }))
+    }
+}
+
+// === impl Feed ===
+
+impl Feed {
+    /// What this entry wants to run. `origin` and `instance` are those of [`Wanted`].
+    ///
+    /// # Errors
+    /// None for a feed that was read: every rank's endpoint was checked.
+    pub fn wanted(
+        &self,
+        origin: String,
+        instance: &str,
+        snapshots: Option<&Snapshots>,
+    ) -> Result<Wanted, EndpointError> {
+        let plans = match self.poll() {
+            Some(poll) => vec![Plan::Polled(Box::new(self.polled_options(poll)))],
+            None => {
+                let ranks = self.rank_numbers().filter_map(|rank| self.options(rank, snapshots).transpose());
+                ranks.map(|options| Ok(Plan::Rank(Box::new(options?)))).collect::<Result<_, _>>()?
+            }
+        };
+        Ok(Wanted { worker: self.worker.as_str().into(), origin, instance: instance.into(), plans })
+    }
+
+    /// What one of its ranks is called.
+    pub fn identity(&self, rank: u32) -> Identity {
+        Identity {
+            worker: Arc::from(self.worker.as_str()),
+            address: Arc::from(self.address.as_str()),
+            aliases: Arc::from(self.names.as_slice()),
+            model: Arc::from(self.model.as_str()),
+            rank,
+        }
+    }
+
+    /// The feed of one of its ranks; `None` where they are polled.
+    fn options(&self, rank: u32, snapshots: Option<&Snapshots>) -> Result<Option<feed::Options>, EndpointError> {
+        let Some(link) = self.link(rank)? else { return Ok(None) };
+        Ok(Some(feed::Options {
+            identity: self.identity(rank),
+            engine: self.engine.name(),
+            dialect: self.engine.dialect(),
+            link,
+            replay: self.replay(rank)?,
+            copies: self.copies,
+            normalize: self.normalize(),
+            timing: self.timing(),
+            limits: Default::default(),
+            snapshots: snapshots.cloned(),
+        }))
+    }
+
+    /// The feeds of all of its ranks, which `poll` polls.
+    fn polled_options(&self, poll: PollOptions) -> feed::PolledOptions {
+        feed::PolledOptions {
+            identities: self.rank_numbers().map(|rank| self.identity(rank)).collect(),
+            engine: self.engine.name(),
+            dialect: self.engine.dialect(),
+            poll,
+            copies: self.copies,
+            normalize: self.normalize(),
+            timing: self.timing(),
+            limits: Default::default(),
+        }
+    }
+
+    /// How its URL is polled, for all of its ranks; `None` where its ranks have sockets.
+    pub fn poll(&self) -> Option<PollOptions> {
+        let EventEndpoint::Http(endpoint) = &self.endpoint else { return None };
+        let defaults = PollOptions::new(endpoint.clone());
+        let Tuning { queue, reconnect_max, poll_interval, .. } = self.tuning;
+        let first_retry = defaults.first_retry.min(reconnect_max);
+        Some(PollOptions { interval: poll_interval, first_retry, longest_retry: reconnect_max, queue, ..defaults })
+    }
+
+    /// The event link of one of its ranks; `None` where they are polled.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::at_rank`](zmq::Endpoint::at_rank), for a rank that is not one of [`Feed::rank_numbers`].
+    pub fn link(&self, rank: u32) -> Result<Option<SubOptions>, EndpointError> {
+        let Some(endpoint) = self.endpoint.socket(rank)? else { return Ok(None) };
+        let Tuning { queue, reconnect_max, heartbeat, transport, .. } = self.tuning;
+        let defaults = zmq::Timing::default();
+        let first_retry = defaults.first_retry.min(reconnect_max);
+        let timing = zmq::Timing { first_retry, longest_retry: reconnect_max, heartbeat, ..defaults };
+        let options = SubOptions::new(endpoint, self.mode);
+        Ok(Some(SubOptions { topic: self.topic.clone(), transport, queue, timing, ..options }))
+    }
+
+    /// A replay of one of its ranks; `None` where it has no replay socket.
+    ///
+    /// # Errors
+    /// Like [`Feed::link`].
+    pub fn replay(&self, rank: u32) -> Result<Option<ReplayOptions>, EndpointError> {
+        let Some(replay) = &self.replay else { return Ok(None) };
+        let options = ReplayOptions::new(replay.at_rank(rank)?);
+        Ok(Some(ReplayOptions { idle: self.tuning.replay_timeout, ..options }))
+    }
+
+    fn normalize(&self) -> normalize::Options {
+        normalize::Options { block_size: self.grid.map(|grid| grid.size()), ..Default::default() }
+    }
+
+    fn timing(&self) -> Timing {
+        Timing { grace: Some(self.tuning.disconnect_grace), ..Timing::default() }
+    }
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// What its payloads look like.
+    fn dialect(self) -> Dialect {
+        match self {
+            Self::Vllm => Dialect::Vllm,
+            Self::Sglang => Dialect::Sglang,
+            Self::Trtllm => Dialect::Trtllm,
+            // The configuration refuses `dynamo` for ZMQ feeds.
+            Self::Dynamo | Self::Auto => Dialect::Auto,
+        }
+    }
+}

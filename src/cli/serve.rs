@@ -170,6 +170,7 @@ fn snapshots(config: &Config, fleet: &Fleet) -> Option<Snapshots> {
     if let Some(error) = &fault {
         tracing::error!(directory, error, "No snapshots are taken or loaded: the directory cannot be used.");
     }
+    // What is there can be loaded even where nothing more can be written.
     let fault = fault.or_else(|| Store::check(path).err().map(|error| error.to_string()));
     fleet.set_snapshots(SnapshotFolder { directory, fault });
     opened.ok().flatten()

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-use super::client::{Server, refused};
+use super::client::Server;
 use super::{Failure, Outcome, signals, units};
 use crate::proto::v1;
 use crate::proto::v1::query_service_client::QueryServiceClient;
@@ -60,6 +60,7 @@ enum Wish {
 }
 
 struct Client {
+    server: Server,
     client: QueryServiceClient<Channel>,
     request: v1::ListWorkersRequest,
 }
@@ -71,10 +72,12 @@ struct Client {
 pub async fn run(args: Args) -> Outcome {
     let interactive = !args.once && !args.json;
     if interactive && !io::stdout().is_terminal() {
-        return Err(Failure::Usage("standard output is no terminal: --once prints one frame, --json objects".to_owned()));
+        return Err(Failure::Usage(
+            "standard output is no terminal: --once prints one frame, --json objects".to_owned(),
+        ));
     }
     let request = v1::ListWorkersRequest { model: args.model.clone(), workers: args.workers.clone() };
-    let mut client = Client { client: args.server.connect().await?, request };
+    let mut client = Client { server: args.server.clone(), client: args.server.connect().await?, request };
     let mut watched = Watched::default();
     let interval = args.interval.max(SHORTEST);
     client.look(&mut watched).await?;
@@ -195,7 +198,7 @@ impl Client {
     async fn look(&mut self, watched: &mut Watched) -> Outcome {
         let answer = self.client.list_workers(self.request.clone()).await;
         let v1::ListWorkersResponse { workers, version, uptime_ms } =
-            answer.map_err(|status| refused(&status))?.into_inner();
+            answer.map_err(|status| self.server.refused(&status))?.into_inner();
         watched.take(workers.into_iter().map(report_of).collect(), version, uptime_ms);
         Ok(())
     }

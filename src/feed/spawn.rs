@@ -183,7 +183,8 @@ impl Feed {
         let receivers = poll(options.poll, options.identities.iter().map(|identity| identity.rank));
         let ranks = options.identities.into_iter().zip(places).zip(receivers);
         let feeds = ranks.map(|((identity, ((place, writer), cancel)), receiver)| {
-            let entry = Entry::new(place.rank, identity, endpoint.clone(), None, options.engine).queued(receiver.gauge());
+            let entry =
+                Entry::new(place.rank, identity, endpoint.clone(), None, options.engine).queued(receiver.gauge());
             let entry = Arc::new(entry);
             let source = ZmqSource::new(receiver, None, cancel.clone());
             let normalizer = Normalizer::new(writer, options.normalize.clone());

@@ -109,7 +109,10 @@ fn at_a_glance<'v>(look: &Look, view: &'v View) -> Line<'v> {
     let mut line = Line::from(vec![
         Span::styled(format!("kvtap {} ", clean(&look.version)), bold),
         Span::raw(format!("at {}, up {}   ", clean(&view.server), age(Some(look.uptime_ms)))),
-        Span::styled(format!("{} of {all} live", look.live), color(if look.live == all { "live" } else { "incomplete" })),
+        Span::styled(
+            format!("{} of {all} live", look.live),
+            color(if look.live == all { "live" } else { "incomplete" }),
+        ),
         Span::styled(format!("   {lost} lost"), if lost > 0 { color("gone") } else { Style::new() }),
         Span::raw(format!(
             "   {} events/s   {} blocks   {}",
@@ -170,7 +173,9 @@ fn fill(queue: &Queue) -> f64 {
 
 /// Text of a server or of its configuration, without what a terminal would obey or turn around.
 fn clean(text: &str) -> String {
-    let harmful = |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let harmful = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     text.chars().map(|c| if harmful(c) { '·' } else { c }).collect()
 }
 
@@ -239,8 +244,12 @@ mod tests {
             queue: Queue { messages: 1, bytes: 60, limit_messages: 10, limit_bytes: 100 },
             ..RankReport::default()
         };
-        let hostile =
-            RankReport { worker: "\u{1b}[2J\u{202e}evil".to_owned(), state: "gone".to_owned(), missed: 3, ..live.clone() };
+        let hostile = RankReport {
+            worker: "\u{1b}[2J\u{202e}evil".to_owned(),
+            state: "gone".to_owned(),
+            missed: 3,
+            ..live.clone()
+        };
         watched.take(vec![live, hostile], "0.1.0".to_owned(), 60_000);
         watched
     }
@@ -254,7 +263,8 @@ mod tests {
         assert!(lines[2].starts_with("WORKER"), "{text}");
         assert!(lines[3].contains("✕ gone"), "{text}");
         let words: Vec<_> = lines[4].split_whitespace().collect();
-        let expected = ["pod-a", "0", "●", "live", "47", "ms", "-", "12.3K", "16", "0", "0", "60%", "3", "MiB", "every"];
+        let expected =
+            ["pod-a", "0", "●", "live", "47", "ms", "-", "12.3K", "16", "0", "0", "60%", "3", "MiB", "every"];
         assert_eq!(&words[..expected.len()], expected, "{text}");
     }
 

@@ -12,6 +12,7 @@ pub mod match_;
 mod match_output;
 pub mod record;
 pub mod replay;
+pub mod schema;
 pub mod serve;
 mod signals;
 pub mod sim;
@@ -51,6 +52,8 @@ pub enum Command {
     Workers(workers::Args),
     /// Show on a terminal who is fresh, what is lost and how busy everything is, again and again.
     Top(top::Args),
+    /// Print the JSON Schema of the configuration, for editors.
+    Schema(schema::Args),
     /// Show it all at work: three engines, one kvtap, real sockets, in this process.
     Demo(demo::Args),
     /// Run simulated engines on real sockets.
@@ -111,6 +114,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
             Command::Top(args) => top::run(args).await,
+            Command::Schema(args) => schema::run(args),
             Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,
             Command::Record(args) => record::run(args).await,

@@ -12,6 +12,7 @@
 //!   from these lines.
 //! * All faults are found in one go, each one line with its place and its key. Only what is not YAML at all
 //!   stops the reading.
+//! * [`schema`] follows from the same lines, so an editor knows every setting that the program reads.
 //! * Nothing here looks at the process: variables come in as an [`Env`].
 
 mod env;
@@ -19,6 +20,7 @@ mod fault;
 mod feed;
 mod read;
 mod rule;
+mod schema;
 mod sections;
 mod tree;
 
@@ -31,6 +33,7 @@ pub use env::Env;
 pub use fault::{Fault, Faults, Place, Warnings};
 pub use feed::{Engine, EventEndpoint, Feed};
 pub use read::Key;
+pub use schema::schema;
 pub use sections::{Admin, Format, Grpc, Level, Log, Snapshot, Tuning};
 
 use crate::feed::zmq::Mode;

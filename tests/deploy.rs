@@ -45,3 +45,8 @@ fn log_lines_levels_and_traces_are_what_was_asked_for() {
 fn the_status_page_works_in_a_browser() {
     passes("page/check.py", &[]);
 }
+
+#[test]
+fn the_chart_and_the_schema_agree_with_the_manifests_and_the_binary() {
+    passes("deploy/helm.py", &[]);
+}

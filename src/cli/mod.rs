@@ -13,6 +13,7 @@ pub mod match_;
 mod match_output;
 pub mod record;
 pub mod replay;
+pub mod schema;
 pub mod serve;
 mod signals;
 pub mod sim;
@@ -58,6 +59,8 @@ pub enum Command {
     Watch(watch::Args),
     /// Show on a terminal who is fresh, what is lost and how busy everything is, again and again.
     Top(top::Args),
+    /// Print the JSON Schema of the configuration, for editors.
+    Schema(schema::Args),
     /// Show it all at work: three engines, one kvtap, real sockets, in this process.
     Demo(demo::Args),
     /// Run simulated engines on real sockets.
@@ -120,6 +123,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Admin(args) => admin::run(args).await,
             Command::Watch(args) => watch::run(args).await,
             Command::Top(args) => top::run(args).await,
+            Command::Schema(args) => schema::run(args),
             Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,
             Command::Record(args) => record::run(args).await,

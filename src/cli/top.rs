@@ -11,7 +11,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Server, refused};
+use super::client::Server;
 use super::{Failure, Outcome, signals, units};
 use crate::client::Connection;
 use crate::proto::v1;
@@ -60,6 +60,7 @@ enum Wish {
 }
 
 struct Client {
+    server: Server,
     client: QueryServiceClient<Connection>,
     request: v1::ListWorkersRequest,
 }
@@ -76,7 +77,7 @@ pub async fn run(args: Args) -> Outcome {
         ));
     }
     let request = v1::ListWorkersRequest { model: args.model.clone(), workers: args.workers.clone() };
-    let mut client = Client { client: args.server.connect().await?, request };
+    let mut client = Client { server: args.server.clone(), client: args.server.connect().await?, request };
     let mut watched = Watched::default();
     let interval = args.interval.max(SHORTEST);
     client.look(&mut watched).await?;
@@ -91,10 +92,12 @@ pub async fn run(args: Args) -> Outcome {
     tokio::spawn(signals::cancel(stop.clone()));
     loop {
         print(&args, &watched)?;
+        if args.once {
+            return Ok(());
+        }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(interval), if !args.once => client.look(&mut watched).await?,
-            else => return Ok(()),
+            () = tokio::time::sleep(interval) => client.look(&mut watched).await?,
         }
     }
 }
@@ -197,7 +200,7 @@ impl Client {
     async fn look(&mut self, watched: &mut Watched) -> Outcome {
         let answer = self.client.list_workers(self.request.clone()).await;
         let v1::ListWorkersResponse { workers, version, uptime_ms } =
-            answer.map_err(|status| refused(&status))?.into_inner();
+            answer.map_err(|status| self.server.refused(&status))?.into_inner();
         watched.take(workers.into_iter().map(report_of).collect(), version, uptime_ms);
         Ok(())
     }

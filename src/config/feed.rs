@@ -116,6 +116,10 @@ impl Rule for BlockSize {
     fn allowed(&self) -> String {
         format!("1 to {MAX_BLOCK_SIZE} tokens")
     }
+
+    fn schema(&self) -> serde_json::Value {
+        Number { min: 1, max: u64::from(MAX_BLOCK_SIZE), unit: "tokens" }.schema()
+    }
 }
 
 impl Rule for Connectable {

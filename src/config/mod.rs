@@ -12,6 +12,7 @@
 //!   from these lines.
 //! * All faults are found in one go, each one line with its place and its key. Only what is not YAML at all
 //!   stops the reading.
+//! * [`schema`] follows from the same lines, so an editor knows every setting that the program reads.
 //! * Nothing here looks at the process: variables come in as an [`Env`].
 //! * A file that holds something else is noticed ([`Watch`]); what of it a running process cannot follow is said by
 //!   [`Config::fixed_changes`].
@@ -26,6 +27,7 @@ mod outside;
 mod plan;
 mod read;
 mod rule;
+mod schema;
 mod sections;
 mod tree;
 mod watch;
@@ -41,6 +43,7 @@ pub use fault::{Fault, Faults, Place, Warnings};
 pub use feed::{Engine, EventEndpoint, Feed};
 pub use outside::Setting;
 pub use read::Key;
+pub use schema::schema;
 pub use sections::{Admin, Format, Grpc, Level, Log, Snapshot, Tuning};
 pub use watch::Watch;
 

@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use serde_json::{Value, json};
+
 use super::env::{Env, PREFIX};
 use super::fault::{Fault, Place, Placed};
 use super::rule::Rule;
@@ -22,6 +24,8 @@ pub struct Key {
     pub default: String,
     /// The environment variable that overrides it.
     pub env: Option<String>,
+    /// What JSON Schema says of its values.
+    pub schema: Value,
 }
 
 /// What holds where a setting is not given.
@@ -84,6 +88,13 @@ impl<'e> Reader<'e> {
                 |near| format!("did you mean {near}?"),
             );
             self.fault(&Place::Env(name), "", format!("no such setting; {hint}"));
+        }
+    }
+
+    /// Says what the values of the setting that was asked for last may be.
+    fn describe(&mut self, schema: Value) {
+        if let Some(key) = self.keys.last_mut() {
+            key.schema = schema;
         }
     }
 
@@ -236,7 +247,10 @@ impl<'n> Section<'n> {
             items.filter_map(|item| reader.read(&path, item, place, rule)).collect()
         };
         let empty = "must have at least one item";
-        if let Some((text, place)) = self.ask(reader, name, allowed, shown.to_owned()) {
+        let set = self.ask(reader, name, allowed, shown.to_owned());
+        let least = usize::from(!default.is_empty());
+        reader.describe(json!({"type": ["array", "null"], "items": rule.schema(), "minItems": least}));
+        if let Some((text, place)) = set {
             if !default.is_empty() && text.trim().is_empty() {
                 reader.fault(&place, &path, empty);
             }
@@ -288,7 +302,10 @@ impl<'n> Section<'n> {
         default: String,
     ) -> Option<Option<Placed<R::Value>>> {
         let path = self.path_of(name);
-        if let Some((text, place)) = self.ask(reader, name, rule.allowed(), default) {
+        let schema = if default == "required" { rule.schema() } else { or_nothing(rule.schema()) };
+        let set = self.ask(reader, name, rule.allowed(), default);
+        reader.describe(schema);
+        if let Some((text, place)) = set {
             return Some(reader.read(&path, &text, &place, rule));
         }
         Some(reader.read_scalar(&path, self.find(name)?, rule))
@@ -307,7 +324,7 @@ impl<'n> Section<'n> {
         let env = self.overridable.then(|| format!("{PREFIX}{}", path.to_ascii_uppercase().replace('.', "_")));
         let set = env.as_ref().and_then(|env| reader.env.get(env)).map(str::to_owned);
         let place = env.clone().map(Place::Env);
-        reader.keys.push(Key { path, allowed, default, env });
+        reader.keys.push(Key { path, allowed, default, env, schema: Value::Null });
         set.zip(place)
     }
 
@@ -315,6 +332,11 @@ impl<'n> Section<'n> {
         let found = self.pairs.iter().find(|(key, _)| key.value == name);
         found.map(|(_, node)| node).filter(|node| !matches!(node.value, Node::Null))
     }
+}
+
+/// A schema that allows a key without a value too.
+fn or_nothing(schema: Value) -> Value {
+    json!({"anyOf": [schema, {"type": "null"}]})
 }
 
 fn join(path: &str, name: &str) -> String {

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::serve::ListenAddr;
 
 /// The longest path of a unix socket, in bytes: Linux keeps 108 with the closing NUL.
@@ -23,6 +25,14 @@ pub(super) trait Rule {
 
     /// What is allowed, for the reference; also the words of the plainest faults.
     fn allowed(&self) -> String;
+
+    /// What JSON Schema can say of its values: never less than [`Rule::read`] takes. A `${NAME}` may stand for any.
+    fn schema(&self) -> Value {
+        match self.is_text() {
+            true => json!({"type": "string"}),
+            false => json!({"type": ["string", "number", "boolean"]}),
+        }
+    }
 
     /// Whether a number or a truth value of the file is refused: as text it might read otherwise (`1.10`).
     fn is_text(&self) -> bool {
@@ -83,6 +93,10 @@ impl Rule for Flag {
     fn allowed(&self) -> String {
         "true or false".to_owned()
     }
+
+    fn schema(&self) -> Value {
+        json!({"anyOf": [{"type": "boolean"}, text("true|false")]})
+    }
 }
 
 impl Rule for Number {
@@ -95,6 +109,10 @@ impl Rule for Number {
     fn allowed(&self) -> String {
         let unit = if self.unit.is_empty() { String::new() } else { format!(" {}", self.unit) };
         format!("{} to {}{unit}", self.min, self.max)
+    }
+
+    fn schema(&self) -> Value {
+        json!({"anyOf": [{"type": "integer", "minimum": self.min, "maximum": self.max}, text("[0-9]+")]})
     }
 }
 
@@ -117,6 +135,11 @@ impl Rule for Bytes {
     fn allowed(&self) -> String {
         format!("{} to {}", show_bytes(self.min), show_bytes(self.max))
     }
+
+    fn schema(&self) -> Value {
+        let number = json!({"type": "integer", "minimum": self.min, "maximum": self.max});
+        json!({"anyOf": [number, text("[0-9]+(KiB|MiB|GiB)?")]})
+    }
 }
 
 impl Rule for Time {
@@ -138,6 +161,10 @@ impl Rule for Time {
     fn allowed(&self) -> String {
         format!("{} to {}", show_time(self.min), show_time(self.max))
     }
+
+    fn schema(&self) -> Value {
+        text("[0-9]+(ms|s|m|h)")
+    }
 }
 
 impl<T: Copy> Rule for Words<T> {
@@ -150,6 +177,11 @@ impl<T: Copy> Rule for Words<T> {
 
     fn allowed(&self) -> String {
         any_of(self.0.iter().map(|(word, _)| word))
+    }
+
+    fn schema(&self) -> Value {
+        let words: Vec<_> = self.0.iter().map(|(word, _)| word).collect();
+        json!({"anyOf": [{"enum": words}, {"type": "string", "pattern": VARIABLE}]})
     }
 }
 
@@ -171,6 +203,10 @@ impl Rule for Text {
 
     fn allowed(&self) -> String {
         format!("text of {} to {} bytes", self.min, self.max)
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": "string", "minLength": self.min, "maxLength": self.max})
     }
 
     fn is_text(&self) -> bool {
@@ -228,6 +264,16 @@ impl<T: Copy + PartialEq> Words<T> {
     pub fn word(&self, value: T) -> &'static str {
         self.0.iter().find(|(_, other)| *other == value).map_or("", |(word, _)| word)
     }
+}
+
+// === schemas ===
+
+/// What a value looks like in which a variable stands.
+const VARIABLE: &str = r"\$\{";
+
+/// Text of this form as a whole, or with a variable in it.
+fn text(form: &str) -> Value {
+    json!({"type": "string", "pattern": format!("^({form})$|{VARIABLE}")})
 }
 
 // === words and numbers ===

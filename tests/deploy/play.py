@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 import manifests as look
 
 KVTAP = "kvtap"
-PATIENCE = 30
+PATIENCE = 60
 POD = {"POD_NAME": "pod-a", "POD_IP": "10.0.0.7"}
 
 

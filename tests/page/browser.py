@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def chromium():

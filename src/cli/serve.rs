@@ -13,6 +13,7 @@ use super::{Failure, Outcome};
 use crate::admin::{self, Admin, Fleet, Readiness, RequestMetrics};
 use crate::config::{self, Config, Engine, Env, Format};
 use crate::feed::http::PollOptions;
+use crate::feed::nats::{Plane, PlaneOptions};
 use crate::feed::status::Board;
 use crate::feed::zmq::EndpointError;
 use crate::feed::{self, Feed, Snapshots, runner::Timing};
@@ -78,6 +79,7 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
     let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
 
     let feeds = spawn_feeds(&config, &index, &board)?;
+    let planes = spawn_planes(&config, &index, &board)?;
     let options = serve::Options {
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
@@ -90,6 +92,7 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
         if shutdown.is_cancelled() { told.await.map_or(Duration::ZERO, |told| told.elapsed()) } else { Duration::ZERO };
     let left = config.grpc.drain_grace.saturating_sub(drained).max(LAST_SNAPSHOT);
     join_all(feeds.into_iter().map(|feed| feed.finish(left))).await;
+    join_all(planes.into_iter().map(Plane::stop)).await;
     // The admin port goes last, so that readiness says 503 while requests drain.
     admin_stop.cancel();
     match admin_task.await {
@@ -118,6 +121,31 @@ fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Resul
         }
     }
     Ok(feeds)
+}
+
+/// The subscriptions of NATS.
+fn spawn_planes(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Result<Vec<Plane>, Failure> {
+    let over_nats = config.feeds.iter().filter_map(|feed| Some((feed, feed.nats(&config.nats)?)));
+    let planes = over_nats.map(|(feed, (connection, subscription))| {
+        let options = PlaneOptions {
+            identity: feed.identity(feed.first_rank),
+            engine: feed.engine.name(),
+            dialect: dialect(feed.engine),
+            connection,
+            pattern: subscription.subject.clone(),
+            stream: subscription.stream.clone(),
+            ranks: feed.rank_numbers(),
+            max_ranks: subscription.max_ranks,
+            silence: subscription.silence_grace,
+            copies: feed.copies,
+            normalize: normalize_options(feed),
+            timing: timing(feed),
+            limits: Default::default(),
+            queue: feed.tuning.queue,
+        };
+        Plane::spawn(options, index, board).map_err(|error| Failure::Failed(format!("{}: {error}", feed.worker)))
+    });
+    planes.collect()
 }
 
 /// Where snapshots go. A directory that cannot be used costs the snapshots, not the service.
@@ -171,7 +199,8 @@ fn dialect(engine: Engine) -> Dialect {
         Engine::Sglang => Dialect::Sglang,
         Engine::Trtllm => Dialect::Trtllm,
         // The configuration refuses `dynamo` for ZMQ feeds.
-        Engine::Dynamo | Engine::Auto => Dialect::Auto,
+        Engine::Dynamo => Dialect::Dynamo,
+        Engine::Auto => Dialect::Auto,
     }
 }
 

@@ -17,6 +17,7 @@
 mod env;
 mod fault;
 mod feed;
+mod nats;
 mod read;
 mod rule;
 mod sections;
@@ -30,6 +31,7 @@ use std::path::Path;
 pub use env::Env;
 pub use fault::{Fault, Faults, Place, Warnings};
 pub use feed::{Engine, EventEndpoint, Feed};
+pub use nats::{Nats, Subscription};
 pub use read::Key;
 pub use sections::{Admin, Format, Grpc, Level, Log, Snapshot, Tuning};
 
@@ -53,6 +55,8 @@ pub struct Config {
     pub limits: Limits,
     /// What outlives a restart.
     pub snapshot: Snapshot,
+    /// How NATS servers are reached.
+    pub nats: Nats,
     /// The engines to follow.
     pub feeds: Vec<Feed>,
 }
@@ -104,6 +108,7 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
     let log = sections::log(reader, &mut root);
     let limits = sections::limits(reader, &mut root);
     let snapshot = sections::snapshot(reader, &mut root);
+    let nats = nats::nats(reader, &mut root);
     let defaults = sections::defaults(reader, &mut root);
     let entries = root.sections(reader, "feeds");
     let feeds: Vec<Option<feed::Read>> =
@@ -119,7 +124,7 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
 
     let (grpc, admin) = servers?;
     let feeds = feeds.into_iter().map(|read| Some(read?.feed)).collect::<Option<_>>()?;
-    Some(Config { grpc, admin, log: log?, limits: limits?, snapshot: snapshot?, feeds })
+    Some(Config { grpc, admin, log: log?, limits: limits?, snapshot: snapshot?, nats: nats?, feeds })
 }
 
 /// A rank of a worker has one feed, and a name means one worker.

@@ -2,7 +2,7 @@
 //! be held against it.
 
 /// The words, room by room. They are labels of a metric and keys of `ListWorkers`: they stay.
-pub const WORDS: [&str; 45] = [
+pub const WORDS: [&str; 51] = [
     // A message's frames and payload (`wire::MessageError`).
     "frame_count",
     "sequence_length",
@@ -48,6 +48,13 @@ pub const WORDS: [&str; 45] = [
     "refused",
     "handshake_deadline",
     "crowded",
+    // A message of NATS (`nats`).
+    "bad_header",
+    "unknown_subject",
+    "unowned_event",
+    "too_many_workers",
+    "too_many_publishers",
+    "slow_consumer",
     // The feed itself: `stale` and `buffer_full` are messages that a replay brings once more.
     "queue_overflow",
     "stale",

@@ -62,7 +62,7 @@ pub struct Status {
     /// Replays by outcome: `complete`, `short`, `empty`, `timeout`, `failed`.
     pub replays: BTreeMap<&'static str, u64>,
     /// New epochs and withdrawals by cause: `sequence_lower`, `digest_differs`, `replay_empty`, `unproven`, `rebuilt`,
-    /// `grace_expired` ([`Cause`](super::machine::Cause)).
+    /// `grace_expired`, `publisher_changed` ([`Cause`](super::machine::Cause)).
     pub resets: BTreeMap<&'static str, u64>,
     /// Messages, events and blocks that were dropped, by reason.
     pub dropped: BTreeMap<&'static str, u64>,

@@ -1,0 +1,12 @@
+//! NATS: feeds and fleets against a real nats-server, one for each test.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod dynamo;
+mod faults;
+mod hostile;
+mod raw;
+mod secured;
+mod server;
+mod streamed;
+mod tap;

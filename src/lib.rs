@@ -11,6 +11,7 @@
 //! telemetry  log lines
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
 //! feed       sockets, the state machine of one feed, supervision
+//! replica    an index rebuilt from another's normalized feed, and the messages of that
 //! snapshot   what a rank holds, in a file that outlives the process
 //! normalize  engine events -> index transactions: seeds, groups, tiers, orphans
 //! index      who holds what, and the reference model of that
@@ -30,6 +31,7 @@ pub mod hash;
 pub mod index;
 pub mod normalize;
 pub mod proto;
+pub mod replica;
 pub mod serve;
 pub mod sim;
 pub mod snapshot;

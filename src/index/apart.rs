@@ -100,6 +100,7 @@ impl Apart<'_> {
         group: Group,
         copies: u32,
     ) -> Stored {
+        self.watch(block.engine, Some(at));
         let name = block.engine;
         let is_plain = tier == Tier::Device && group == self.rank.home && copies == 1;
         let mut moved = false;
@@ -141,6 +142,9 @@ impl Apart<'_> {
         let spot = self.spot(at, seed);
         if let Some(forest) = self.forest.as_deref_mut() {
             forest.cover(at.0).gain(self.seat, at.1, Tiers::DEVICE, spot.hold);
+        }
+        if let Some(tap) = &mut self.rank.tap {
+            tap.gained(at.0, at.1, at.1 + 1, Tier::Device);
         }
         let Rank { names, holds, ages, ordinary, .. } = &mut *self.rank;
         names.reserve(1, |spot| holds.name_at(spot));
@@ -203,6 +207,7 @@ impl Apart<'_> {
 
     fn store_known_block(&mut self, tier: Tier, group: Group, hash: EngineHash) -> bool {
         let Some(name) = self.rank.known(self.odd, hash) else { return false };
+        self.watch(name, None);
         if let Some((slot, spot)) = self.rank.spot(name) {
             self.make_odd(name, slot, spot);
         }
@@ -238,6 +243,7 @@ impl Apart<'_> {
 
     /// Holds a block of exactly this name; how many went because a bound was reached.
     pub(super) fn hold_block(&mut self, tier: Tier, group: Group, hash: EngineHash, copies: u32) -> usize {
+        self.watch(hash, None);
         let moment = self.rank.ages.close();
         let stored = self.odd.moment(moment);
         let others = self.odd.others.len();
@@ -286,6 +292,7 @@ impl Apart<'_> {
 impl Apart<'_> {
     pub(super) fn remove(&mut self, tier: Tier, group: Group, hashes: &[EngineHash], outcome: &mut RemoveOutcome) {
         for hash in hashes {
+            self.watch(*hash, None);
             let taken = forms(*hash)
                 .find_map(|form| self.take_name(tier, group, form).or_else(|| self.take_other(tier, group, form)));
             match taken {
@@ -445,6 +452,9 @@ impl Apart<'_> {
             *self.odd.shared.entry((spot, tier)).or_default() += 1;
         } else {
             forest.cover(run).gain(self.seat, spot.block, Tiers::of(tier), spot.hold);
+            if let Some(tap) = &mut self.rank.tap {
+                tap.gained(run, spot.block, spot.block + 1, tier);
+            }
         }
     }
 
@@ -456,6 +466,9 @@ impl Apart<'_> {
             None => {
                 forest.cover(run).lose(self.seat, spot.block, spot.block + 1, Tiers::of(tier));
                 forest.touch(run);
+                if let Some(tap) = &mut self.rank.tap {
+                    tap.lost(run, spot.block, spot.block + 1, tier);
+                }
             }
             Some(1) => {
                 self.odd.shared.remove(&(spot, tier));
@@ -496,14 +509,17 @@ impl Apart<'_> {
             (Some((moment, spot)), odd) if odd.is_none_or(|((odd, _), _)| odd > moment) => {
                 let name = self.rank.holds.name_at(spot);
                 let Some((slot, _)) = self.rank.spot(name) else { return false };
+                self.watch(name, None);
                 self.drop_ordinary(name, slot, spot);
                 true
             }
             (_, Some((_, Key::Name(hash)))) => {
+                self.watch(hash, None);
                 self.drop_odd(hash);
                 true
             }
             (_, Some((_, Key::Other(group, hash)))) => {
+                self.watch(hash, None);
                 self.drop_other(group, hash);
                 true
             }

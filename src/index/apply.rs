@@ -19,6 +19,7 @@ use super::gate::Writing;
 use super::names::{Entry, MAX_HOLDS, SlotId, Spot};
 use super::odd::forms;
 use super::rank::{Cell, Rank};
+use super::tap;
 
 /// Bounds, and what they are compared with.
 #[derive(Debug)]
@@ -141,6 +142,9 @@ impl Hands<'_> {
                 }
             };
             forest.cover(segment.run).extend(seat, segment.from, segment.to, hold);
+            if let Some(tap) = &mut self.rank.tap {
+                tap.gained(segment.run, segment.from, segment.to, Tier::Device);
+            }
             scratch.pending.push((*segment, hold));
             place = Some((segment.run, segment.to - 1));
         }
@@ -229,6 +233,9 @@ impl Hands<'_> {
                 for Lost { run, from, to, .. } in lost.drain(..) {
                     forest.cover(run).lose(seat, from, to, Tiers::DEVICE);
                     forest.touch(run);
+                    if let Some(tap) = &mut self.rank.tap {
+                        tap.lost(run, from, to, Tier::Device);
+                    }
                 }
             }
         }
@@ -290,6 +297,9 @@ impl Hands<'_> {
         rank.odd_names = 0;
         rank.partial = false;
         rank.restoring = None;
+        if let Some(tap) = &mut rank.tap {
+            tap.cleared();
+        }
         let weight = rank.weight;
         self.unweigh(weight);
     }
@@ -315,6 +325,9 @@ impl Hands<'_> {
             let (stamp, held, partial) = (self.rank.stamp, self.rank.held(), self.rank.partial);
             let (hybrid, seat) = (self.rank.hybrid, self.seat());
             if let Some(forest) = lock(self.forest, self.rank) {
+                if self.rank.tap.is_some() {
+                    tap::resolve(self.cell, self.rank, forest, seat);
+                }
                 forest.settle();
                 if let Some(face) = forest.seats.face_mut(seat) {
                     (face.stamp, face.held, face.partial, face.hybrid) = (stamp, held, partial, hybrid);

@@ -101,6 +101,10 @@ impl Directory {
         slot.cell.as_ref().filter(|_| slot.generation == id.generation)
     }
 
+    pub(super) fn ranks(&self) -> impl Iterator<Item = &Arc<Cell>> {
+        self.slots.iter().filter_map(|slot| slot.cell.as_ref())
+    }
+
     /// The forest of a model on a grid, which one more rank has from now on.
     pub(super) fn join(&mut self, model: &str, grid: Grid) -> Option<Arc<Gate<Forest>>> {
         let model = self.models.iter_mut().find(|known| *known.name == *model)?;

@@ -34,6 +34,7 @@
 //!
 //! apply      the verbs, the short way    apart  the verbs, the long way    lookup  the match    groups  its rule
 //! carry      a rank's content out and back in
+//! tap        what changes, to whoever listens        mirror  what an index needs that is told by another's tap
 //! model      the reference, apart from all this
 //! ```
 //!
@@ -70,21 +71,24 @@ mod groups;
 mod heads;
 mod hold;
 mod lookup;
+mod mirror;
 pub mod model;
 mod names;
 mod odd;
 mod rank;
 mod seats;
+mod tap;
 
 pub use door::{
     Block, Chain, Copies, Exported, Found, IndexError, Limits, Parent, Place, RankMatch, RankScore, RankUsage,
     RemoveOutcome, StoreOutcome,
 };
 pub use forest::Shape;
+pub use tap::{BlockRun, Change, Cut, Delta, Heard, Listener, TapBounds, What};
 
 use std::fmt;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::block::{Grid, Group, GroupRule, Tier};
 use crate::hash::EngineHash;
@@ -100,6 +104,8 @@ use rank::{Cell, Rank};
 pub struct Index {
     directory: Arc<Gate<Directory>>,
     bounds: Bounds,
+    /// Whoever hears of new ranks.
+    listeners: Mutex<Vec<Arc<tap::Queue>>>,
 }
 
 /// The one writer of one rank. Dropping it does not remove the rank.
@@ -126,7 +132,7 @@ impl Index {
     /// An empty index.
     pub fn new(limits: Limits) -> Arc<Self> {
         let bounds = Bounds { limits, total: AtomicUsize::new(0) };
-        Arc::new(Self { directory: Arc::new(Gate::new(Directory::default())), bounds })
+        Arc::new(Self { directory: Arc::new(Gate::new(Directory::default())), bounds, listeners: Mutex::default() })
     }
 
     /// Registers a rank of `model`.
@@ -135,6 +141,9 @@ impl Index {
     /// [`IndexError::TooManyRanks`].
     pub fn register(self: &Arc<Self>, model: &str, copies: Copies) -> Result<RankWriter, IndexError> {
         let cell = self.directory.write().register(model, copies)?;
+        let registered = || Heard::Registered { rank: cell.id, model: cell.model.clone() };
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|listener| listener.tell(registered()));
         Ok(RankWriter { index: self.clone(), cell })
     }
 
@@ -147,6 +156,11 @@ impl Index {
         tx.leave_grid();
         drop(tx);
         self.directory.write().leave_model(&cell.model);
+    }
+
+    /// Every rank there is, and its model.
+    pub fn ranks(&self) -> Vec<(RankId, Arc<str>)> {
+        self.directory.read().ranks().map(|cell| (cell.id, cell.model.clone())).collect()
     }
 
     /// The grids of the ranks of `model`, whether they hold blocks just now or not; ascending. `None`: no rank has
@@ -241,6 +255,19 @@ impl Index {
         (!rank.gone).then(|| carry::export(&cell, &rank, visit))
     }
 
+    /// What a rank holds at one exact point, as a delta from nothing ([`Listener::follow`]); `None` once it was removed.
+    /// It is numbered only among deltas that somebody hears.
+    pub fn snapshot(&self, rank: RankId) -> Option<Delta> {
+        self.with_rank(rank, |cell, rank| tap::snapshot(cell, rank))
+    }
+
+    /// A rank between two of its transactions; `None` once it was removed.
+    fn with_rank<T>(&self, rank: RankId, act: impl FnOnce(&Cell, &mut Rank) -> T) -> Option<T> {
+        let cell = self.directory.read().cell(rank)?.clone();
+        let mut rank = cell.lock();
+        (!rank.gone).then(|| act(&cell, &mut rank))
+    }
+
     /// What has become of the blocks of a model on a grid: for tests and status pages. Looks at every run.
     pub fn shape(&self, model: &str, grid: Grid) -> Option<Shape> {
         let gate = self.directory.read().scope(model, grid)?.clone();
@@ -311,6 +338,9 @@ impl Tx<'_> {
         let seat = forest.seats.take(self.cell.face(&self.rank));
         self.forest = Some(forest);
         self.rank.grid = Some(grid);
+        if let Some(tap) = &mut self.rank.tap {
+            tap.changed(Change::Grid(grid));
+        }
         self.rank.scope = Some((gate, seat));
         Ok(())
     }
@@ -335,6 +365,9 @@ impl Tx<'_> {
     pub fn note_group(&mut self, group: Group, rule: GroupRule, block_size: u32) {
         let admitted = self.rank.admit(group);
         self.hands().apart(|apart| {
+            if let Some(tap) = &mut apart.rank.tap {
+                tap.noted(group, apart.odd);
+            }
             if admitted {
                 apart.odd.home = apart.rank.home;
                 apart.odd.note(group, rule, block_size, apart.rank.holds.names());
@@ -394,6 +427,9 @@ impl Tx<'_> {
         self.rank.groups.clear();
         self.rank.home = Group::default();
         self.leave_grid();
+        if let Some(tap) = &mut self.rank.tap {
+            tap.reset();
+        }
     }
 
     /// Publishes the transaction under `stamp`.
@@ -411,6 +447,9 @@ impl Tx<'_> {
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
         self.hands().publish();
+        if self.rank.tap.is_some() {
+            tap::emit(self.cell, &mut self.rank);
+        }
     }
 }
 

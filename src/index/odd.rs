@@ -143,6 +143,11 @@ impl Odd {
         }
     }
 
+    /// Every place where a name stands, for ranks whose groups have notes.
+    pub(super) fn places(&self) -> impl Iterator<Item = Spot> {
+        self.names_at.iter().flatten().map(|(spot, _)| *spot)
+    }
+
     /// On which tiers a group holds a block of a name that stands at a place.
     pub(super) fn group_tiers(&self, group: Group, spot: Spot) -> impl Iterator<Item = Tiers> {
         // The places of the set are ordered, so one place's names lie side by side from the smallest on.

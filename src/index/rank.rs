@@ -24,6 +24,7 @@ use super::hold::Holds;
 use super::names::{Names, SlotId, Spot};
 use super::odd::{Odd, forms};
 use super::seats::Face;
+use super::tap::RankTap;
 
 pub(super) use super::odd::MAX_GROUPS;
 
@@ -67,6 +68,10 @@ pub(super) struct Rank {
     pub(super) scratch: Scratch,
     /// An export is being taken back.
     pub(super) restoring: Option<Restoring>,
+    /// Where somebody listens.
+    pub(super) tap: Option<Box<RankTap>>,
+    /// The number of the last delta that was told.
+    pub(super) told: u64,
 }
 
 // === impl Cell ===
@@ -92,6 +97,8 @@ impl Cell {
             partial: false,
             scratch: Scratch::default(),
             restoring: None,
+            tap: None,
+            told: 0,
         };
         Self { id, model, copies, rank: Mutex::new(rank), odd: RwLock::default() }
     }

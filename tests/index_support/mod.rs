@@ -1,6 +1,8 @@
 //! Random histories, told to the index and to its reference model side by side.
 
+pub mod follow;
 mod history;
+pub mod replicate;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +13,8 @@ use kvtap::index::model::{Model, ModelParent, Path};
 use kvtap::index::{Block, Chain, Copies, Exported, Index, IndexError, Limits, Parent, RankMatch, RankWriter};
 use kvtap::worker::{RankId, Stamp};
 
-pub use history::Profile;
-use history::{Op, Pick, Step};
+use history::{Op, Pick};
+pub use history::{Profile, Step};
 
 const MODELS: [&str; 2] = ["m", "n"];
 

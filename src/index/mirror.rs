@@ -1,0 +1,41 @@
+//! What only an index needs that mirrors another one, told by its deltas.
+
+use crate::hash::{ContentHash, EngineHash};
+
+use super::Tx;
+use super::door::{Block, Parent, Place};
+
+impl Tx<'_> {
+    /// The place of the last of `contents`, which stand under `parent` one under the other, whether anybody holds
+    /// them or not: for blocks that are held behind a hole. It is there until the transaction ends, and after it for
+    /// as long as something behind it is held. `None` without a grid, or without contents.
+    pub fn pass(&mut self, parent: Parent, contents: &[ContentHash]) -> Option<Place> {
+        let (start, seed) = match parent {
+            Parent::Root(seed) => (None, seed),
+            Parent::Under(place) => (Some((place.run, place.block)), place.seed),
+        };
+        // The forest does not ask for names.
+        let nameless = EngineHash::from_u64(0);
+        let blocks: Vec<Block> = contents.iter().map(|content| Block { engine: nameless, content: *content }).collect();
+        self.hands().apart(|apart| {
+            let forest = apart.forest.as_deref_mut()?;
+            let mut segments = Vec::new();
+            forest.locate(apart.seat, start, &blocks, &mut segments);
+            segments.iter().for_each(|segment| forest.touch(segment.run));
+            let last = segments.last()?;
+            Some(Place { run: last.run, block: last.to.checked_sub(1)?, seed })
+        })
+    }
+
+    /// Takes over that the other index knows of more groups than it keeps.
+    pub fn mark_groups(&mut self, too_many: bool) {
+        if too_many || self.rank.has_odd {
+            self.hands().apart(|apart| apart.odd.too_many_groups = too_many);
+        }
+    }
+
+    /// Takes over that a bound has made the other index forget blocks.
+    pub fn mark_partial(&mut self, partial: bool) {
+        self.rank.partial = partial;
+    }
+}

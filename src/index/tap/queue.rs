@@ -1,0 +1,205 @@
+//! What lies between the writers of an index and one listener: a bounded queue that cuts instead of waiting.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::index::Index;
+use crate::worker::RankId;
+
+use super::record::RankTap;
+use super::{Delta, Heard, whole};
+
+/// How far a listener may fall behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TapBounds {
+    /// Events that may wait.
+    pub events: usize,
+    /// Bytes that may wait.
+    pub bytes: usize,
+}
+
+/// The listener has fallen further behind than its bounds allow: what waited was dropped, and it hears no more. A new
+/// one begins with new snapshots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("this listener has fallen behind and was cut")]
+pub struct Cut;
+
+/// Hears what changes in an index. Dropping it ends that.
+pub struct Listener {
+    index: Arc<Index>,
+    queue: Arc<Queue>,
+}
+
+/// The queue of one listener.
+#[derive(Debug)]
+pub(in crate::index) struct Queue {
+    bounds: TapBounds,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    heard: VecDeque<(Heard, usize)>,
+    bytes: usize,
+    is_cut: bool,
+    /// Nobody listens any more.
+    is_over: bool,
+    waker: Option<Waker>,
+}
+
+// === impl TapBounds ===
+
+impl Default for TapBounds {
+    /// 65,536 events and 64 MiB.
+    fn default() -> Self {
+        Self { events: 1 << 16, bytes: 64 << 20 }
+    }
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Begins to listen. The listener hears of ranks that are registered from here on, and of changes of those it
+    /// [follows](Listener::follow).
+    pub fn listen(self: &Arc<Self>, bounds: TapBounds) -> Listener {
+        let queue = Arc::new(Queue { bounds, waiting: Mutex::default() });
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|other| other.is_open());
+        listeners.push(queue.clone());
+        Listener { index: self.clone(), queue }
+    }
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// Begins to follow a rank: what it holds, at one exact point, as a delta that begins with
+    /// [`Change::Reset`](super::Change::Reset). Every later delta of it is heard. `None` once the rank was removed.
+    ///
+    /// A rank that is followed already goes on being followed; what waits may then be in the snapshot already, which
+    /// its number tells. The rank's writer is kept out while its hashes are copied, eight bytes a block.
+    pub fn follow(&self, rank: RankId) -> Option<Delta> {
+        self.index.with_rank(rank, |cell, rank| {
+            RankTap::join(cell, rank, &self.queue);
+            whole::snapshot(cell, rank)
+        })
+    }
+
+    /// [`Listener::follow`] without the snapshot: the number of the rank's last delta before those that are heard.
+    pub fn attend(&self, rank: RankId) -> Option<u64> {
+        self.index.with_rank(rank, |cell, rank| {
+            RankTap::join(cell, rank, &self.queue);
+            rank.told
+        })
+    }
+
+    /// Stops following a rank. What waits is still heard.
+    pub fn unfollow(&self, rank: RankId) {
+        self.index.with_rank(rank, |_, rank| RankTap::leave(rank, &self.queue));
+    }
+
+    /// What comes next; waits for it.
+    ///
+    /// # Errors
+    /// [`Cut`].
+    pub async fn next(&mut self) -> Result<Heard, Cut> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// What comes next, if it is there.
+    ///
+    /// # Errors
+    /// [`Cut`].
+    pub fn try_next(&mut self) -> Result<Option<Heard>, Cut> {
+        self.queue.lock().take()
+    }
+
+    /// What comes next, or this task is woken when it is there.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Heard, Cut>> {
+        let mut waiting = self.queue.lock();
+        match waiting.take() {
+            Ok(Some(heard)) => Poll::Ready(Ok(heard)),
+            Err(cut) => Poll::Ready(Err(cut)),
+            Ok(None) => {
+                waiting.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut waiting = self.queue.lock();
+        *waiting = Waiting { is_over: true, ..Waiting::default() };
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("bounds", &self.queue.bounds).finish_non_exhaustive()
+    }
+}
+
+// === impl Queue ===
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in crate::index) fn is_open(&self) -> bool {
+        let waiting = self.lock();
+        !(waiting.is_over || waiting.is_cut)
+    }
+
+    /// Tells the listener something; `false` where it hears nothing any more.
+    pub(in crate::index) fn tell(&self, heard: Heard) -> bool {
+        let bytes = heard.bytes();
+        let mut waiting = self.lock();
+        if waiting.is_over || waiting.is_cut {
+            return false;
+        }
+        if waiting.heard.len() >= self.bounds.events || waiting.bytes.saturating_add(bytes) > self.bounds.bytes {
+            waiting.heard = VecDeque::new();
+            waiting.bytes = 0;
+            waiting.is_cut = true;
+        } else {
+            waiting.heard.push_back((heard, bytes));
+            waiting.bytes += bytes;
+        }
+        let (waker, is_cut) = (waiting.waker.take(), waiting.is_cut);
+        drop(waiting);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        !is_cut
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    fn take(&mut self) -> Result<Option<Heard>, Cut> {
+        if self.is_cut {
+            return Err(Cut);
+        }
+        let Some((heard, bytes)) = self.heard.pop_front() else { return Ok(None) };
+        self.bytes -= bytes;
+        Ok(Some(heard))
+    }
+}
+
+// === impl Heard ===
+
+impl Heard {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Registered { .. } => size_of::<Self>(),
+            Self::Delta(delta) => Delta::bytes(delta),
+        }
+    }
+}

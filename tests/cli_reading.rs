@@ -116,15 +116,112 @@ async fn a_batch_answers_each_line_as_it_comes() {
 }
 
 #[tokio::test]
-async fn a_batch_tells_which_line_is_no_query_after_answering_those_before() {
+async fn a_batch_answers_a_line_that_is_no_query_by_its_error_and_goes_on() {
     let server = server().await;
     let address = server.address.to_string();
-    let arguments = ["match", "--server", &address, "--model", "m", "--tokens-file", "-", "--batch", "--json"];
-    let output = run_with_input(&arguments, "1,2\n3\nsecret\n4\n").await;
+    let arguments = ["match", "--server", &address, "--model", "m", "--tokens-file", "-", "--batch"];
+    let whole: Vec<String> = (0..32).map(|token: u32| token.to_string()).collect();
+    let input = format!("1,2\nsecret\n{}\n\n4294967296\n", whole.join(" "));
+
+    let output = run_with_input(&[&arguments[..], &["--json"]].concat(), &input).await;
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 2);
     let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(error, "kvtap: --tokens-file: line 3: token 1 is not a number from 0 to 4294967295\n");
+    assert_eq!(error, "kvtap: 2 of 5 lines have no answer\n");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let objects: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(objects.len(), 5, "{text}");
+    for (at, blocks) in [(0, 0), (2, 2), (3, 0)] {
+        assert_eq!(objects[at]["workers"][0]["matched_blocks"], blocks, "{text}");
+    }
+    let bad = "token 1 is not a number from 0 to 4294967295";
+    for at in [1, 4] {
+        let expected = json!({"line": at + 1, "error": {"code": "InvalidArgument", "message": bad}});
+        assert_eq!(objects[at], expected);
+    }
+
+    let output = run_with_input(&arguments, &input).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let expected = [
+        "1: 0 blocks of 16 tokens: nobody holds any",
+        &format!("2: no answer: {bad}"),
+        "3: 2 blocks of 16 tokens: pod-a rank 0 holds 2 (live)",
+        "4: 0 blocks of 16 tokens: nobody holds any",
+        &format!("5: no answer: {bad}"),
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_of_nothing_but_errors_ends_too() {
+    let server = server().await;
+    let address = server.address.to_string();
+    let arguments = ["match", "--server", &address, "--model", "m", "--tokens-file", "-", "--batch"];
+    let output = run_with_input(&arguments, &"x\n".repeat(1000)).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 1000);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn workers_that_nobody_knows_are_a_failure_which_names_those_that_are() {
+    let server = server().await;
+    let address = server.address.to_string();
+    let listing = ["workers", "--server", &address];
+    for (more, message) in [
+        (&["--model", "nobody"][..], "kvtap: no worker serves model \"nobody\"; known: m\n"),
+        (&["--worker", "pod-z"], "kvtap: no worker is called pod-z; known: pod-a, pod-b\n"),
+        (
+            &["--model", "m", "--worker", "pod-z"],
+            "kvtap: no worker of model \"m\" is called pod-z; known: pod-a, pod-b\n",
+        ),
+    ] {
+        let output = run(&[&listing[..], more].concat()).await;
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{more:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), message);
+        let output = run(&[&listing[..], more, &["--json"]].concat()).await;
+        assert_eq!(output.status.code(), Some(1));
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(object["workers"], json!([]));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_port_of_something_else_is_named_in_the_error() {
+    // It speaks HTTP/1 and no gRPC, as an admin port does.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+            // The client may be gone by then.
+            let _ = stream.write_all(answer).await;
+        }
+    });
+    for command in [&["workers"][..], &["match", "--model", "m", "--tokens", "1"]] {
+        let output = run(&[command, &["--server", &address]].concat()).await;
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+        assert!(error.contains(&address), "{error}");
+    }
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_reader_that_has_gone_ends_a_command_quietly() {
+    let server = server().await;
+    let address = server.address.to_string();
+    for command in [&["workers"][..], &["workers", "--json"], &["match", "--model", "m", "--tokens", "1"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = kvtap(&[command, &["--server", &address]].concat());
+        let child = command.stdout(writer).spawn().unwrap();
+        drop(command);
+        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.unwrap().unwrap();
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{output:?}");
+    }
     server.stop().await;
 }
 
@@ -182,7 +279,9 @@ async fn people_read_tables_and_unix_sockets_are_addresses_too() {
 async fn bad_usage_is_64_and_a_failure_is_1_with_one_line() {
     let server = server().await;
     let address = server.address.to_string();
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 10] = [
+        (&["match", "--model", "m", "--tokens", "1", "--block-size", "0"], 64, "--block-size: a block of 0 tokens"),
+        (&["match", "--model", "m", "--tokens", "1", "--batch"], 64, "--batch: the queries are the lines of"),
         (&["match", "--model", "m"], 64, "--tokens"),
         (&["match", "--tokens", "1"], 64, "--model"),
         (&["match", "--model", "m", "--tokens", "1", "--tokens-file", "x"], 64, "cannot be used with"),

@@ -163,3 +163,25 @@ fn what_many_ranks_store_and_evict_for_long_leaves_a_bounded_shape() {
     }
     assert_eq!(index.grids("m"), None, "the last rank takes its model with it");
 }
+
+#[test]
+fn an_index_that_is_dropped_takes_its_ranks_along() {
+    const INDEXES: u64 = 20_000;
+    // An empty forest with one rank takes more than 4 KiB.
+    const LEFT_BEHIND: u64 = INDEXES * 4096;
+    let before = resident();
+    for _ in 0..INDEXES {
+        let index = Index::new(Limits { blocks_per_rank: 64, blocks_in_all: 64 });
+        let mut writer = writer(&index);
+        store(&mut writer, None, 0..2);
+    }
+    let more = resident().saturating_sub(before);
+    assert!(more < LEFT_BEHIND / 2, "{more} bytes more");
+}
+
+/// Resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line of its own");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}

@@ -274,7 +274,7 @@ async fn each_kind_of_nonsense_is_counted_by_its_reason_and_the_next_good_messag
         ("truncated", b"\x93\xc6\xff\xff\xff\xff".to_vec()),
         // Lists in lists are walked, not followed; where they mean something they are refused.
         ("unknown_tag", unfinished(&[&b"\x91\x92\xabBlockDreamt"[..], &[0x91; 10_000], b"\xc0\x00"].concat())),
-        ("bad_field", nested_keys(10_000)),
+        ("too_deep", nested_keys(10_000)),
         ("not_a_batch", b"\xa5hello".to_vec()),
         ("unknown_tag", event(json!(["BlockDreamt", [1]]))),
         ("bad_block_size", event(stored(5, Some(2), &C, 0))),
@@ -297,6 +297,54 @@ async fn each_kind_of_nonsense_is_counted_by_its_reason_and_the_next_good_messag
     // Nobody knows what the unreadable ones stored or removed.
     assert_eq!((&report["state"], &report["blocks"]), (&json!("incomplete"), &json!(3)), "{report}");
     assert_eq!(matched(&kvtap, &[A, B, C]).await, 3);
+}
+
+#[tokio::test]
+async fn a_number_that_no_engine_reaches_is_counted_and_the_next_message_is_applied() {
+    let mut engine = Libzmq::publisher("bind", &endpoint("tcp://127.0.0.1:*")).await;
+    let kvtap = Kvtap::start(&feed(&engine.endpoint, "")).await;
+    engine.subscribed().await;
+    let [a, b, _] = chain();
+    publish(&mut engine, 0, &batch(1.0, &[a])).await;
+    applied(&kvtap, 0).await;
+    let x = stored(9, None, &X, 4);
+    for hostile in [1 << 63, u64::MAX - 1, u64::MAX] {
+        publish(&mut engine, hostile, &batch(2.0, std::slice::from_ref(&x))).await;
+    }
+    publish(&mut engine, 1, &batch(3.0, &[b])).await;
+    let report = applied(&kvtap, 1).await;
+    assert_eq!(report["dropped"], json!({"implausible_sequence": 2, "reserved_sequence": 1}), "{report}");
+    assert_eq!((&report["epoch"], &report["missed"], &report["blocks"]), (&json!(1), &json!(0), &json!(2)), "{report}");
+    assert_eq!(report["state"], "incomplete", "what those messages held is not known: {report}");
+    assert_eq!((matched(&kvtap, &[A, B]).await, matched(&kvtap, &[X]).await), (json!(2), json!(0)));
+
+    publish(&mut engine, 2, &batch(4.0, &[json!(["AllBlocksCleared"]), x])).await;
+    until(&kvtap, "live after a clear", |report| report["state"] == "live").await;
+}
+
+#[tokio::test]
+async fn a_snapshot_directory_that_cannot_be_used_is_told_wherever_somebody_looks() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let [good, bad] = [folder.path().join("snapshots"), file.join("snapshots")].map(|path| path.display().to_string());
+    let setting = |directory: &str| format!("snapshot: {{ directory: \"{directory}\" }}\nfeeds: []\n");
+    for (directory, usable) in [(&good, true), (&bad, false)] {
+        let kvtap = Kvtap::start(&setting(directory)).await;
+        let status = get(&kvtap, "/status").await;
+        let status: Value = serde_json::from_str(status.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!(status["snapshots"]["directory"], **directory);
+        assert_eq!(status["snapshots"]["fault"].is_null(), usable, "{status}");
+        let metrics = get(&kvtap, "/metrics").await;
+        let line = format!("kvtap_snapshot_usable {}", u8::from(usable));
+        assert!(metrics.lines().any(|have| have == line), "{line} is not in {metrics}");
+
+        let config = kvtap.folder.path().join("kvtap.yaml");
+        let output = run(&["serve", "--config", config.to_str().unwrap(), "--check-config"]).await;
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "another host may have it: {said}");
+        assert_eq!(said.contains("snapshot.directory: cannot be used here"), !usable, "{said}");
+    }
 }
 
 #[tokio::test]
@@ -324,7 +372,7 @@ async fn ten_thousand_bad_messages_take_no_memory() {
     assert!(after < before + GROWTH, "{before} bytes have become {after}");
     for (reason, count) in [
         ("truncated", 2_200),
-        ("bad_field", 2_200),
+        ("too_deep", 2_200),
         ("unknown_tag", 2_200),
         ("bad_block_size", 2_200),
         ("not_dense", 6_600),

@@ -192,6 +192,7 @@ impl Collector for Feeds {
         }
         encode_states(&mut encoder, &ranks)?;
         encode_tiers(&mut encoder, &ranks)?;
+        encode_snapshots(&mut encoder, &self.0)?;
         let uptime = ConstGauge::new(self.0.uptime().as_secs_f64());
         let metric = encoder.encode_descriptor(
             "kvtap_uptime",
@@ -200,6 +201,15 @@ impl Collector for Feeds {
             ConstGauge::<f64>::TYPE,
         )?;
         uptime.encode(metric)
+    }
+}
+
+fn encode_snapshots(encoder: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Result {
+    let help = "1 where snapshots can be written and read, 0 where their directory cannot be used; absent without one";
+    let metric = encoder.encode_descriptor("kvtap_snapshot_usable", help, None, ConstGauge::<u64>::TYPE)?;
+    match fleet.snapshots() {
+        Some(folder) => ConstGauge::new(u32::from(folder.fault.is_none())).encode(metric),
+        None => Ok(()),
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics::{CONTENT_TYPE, Metrics};
 use super::ready::Readiness;
-use super::report::{Fleet, RankReport, VERSION, millis};
+use super::report::{Fleet, RankReport, SnapshotFolder, VERSION, millis};
 use super::requests::RequestMetrics;
 
 /// What the admin port shows.
@@ -31,6 +31,8 @@ struct Status {
     version: &'static str,
     uptime_ms: u64,
     ready: bool,
+    /// The folder of the snapshots; null where none is configured.
+    snapshots: Option<SnapshotFolder>,
     workers: Vec<RankReport>,
 }
 
@@ -94,6 +96,7 @@ async fn status(State(admin): State<Admin>) -> Response {
         version: VERSION,
         uptime_ms: millis(admin.fleet.uptime()),
         ready: admin.readiness.is_ready(),
+        snapshots: admin.fleet.snapshots().cloned(),
         workers: admin.fleet.reports(),
     };
     match serde_json::to_vec(&status) {

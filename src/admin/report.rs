@@ -2,7 +2,7 @@
 //! `ListWorkers` and `kvtap workers` show.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -22,6 +22,16 @@ pub struct Fleet {
     /// What each feed is doing.
     pub board: Arc<Board>,
     started: Instant,
+    snapshots: OnceLock<SnapshotFolder>,
+}
+
+/// The folder that snapshots go to, where one is configured.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SnapshotFolder {
+    /// Where it is.
+    pub directory: String,
+    /// Why no snapshot is taken or loaded; absent where all is well.
+    pub fault: Option<String>,
 }
 
 /// One rank's feed and what is held of it. Its JSON field names are relied on by other programs.
@@ -123,7 +133,18 @@ pub struct TierBlocks {
 impl Fleet {
     /// A fleet that starts to be served now.
     pub fn new(index: Arc<Index>, board: Arc<Board>) -> Self {
-        Self { index, board, started: Instant::now() }
+        Self { index, board, started: Instant::now(), snapshots: OnceLock::new() }
+    }
+
+    /// Says where its snapshots go, once.
+    pub fn set_snapshots(&self, folder: SnapshotFolder) {
+        // Said twice, the first word stands: there is one folder a process.
+        let _ = self.snapshots.set(folder);
+    }
+
+    /// Where its snapshots go; `None`: it takes none.
+    pub fn snapshots(&self) -> Option<&SnapshotFolder> {
+        self.snapshots.get()
     }
 
     /// How long it has been served.

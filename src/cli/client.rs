@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 use super::Failure;
 use crate::proto::v1::query_service_client::QueryServiceClient;
@@ -36,6 +36,18 @@ impl Server {
         let channel =
             channel.map_err(|error| Failure::Failed(format!("cannot reach {}: {}", self.address, cause(&error))))?;
         Ok(QueryServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER))
+    }
+
+    /// Why a call failed. What the server answers of a request is in its own words; where no kvtap seems to answer at
+    /// all, its address is named.
+    pub(super) fn refused(&self, status: &Status) -> Failure {
+        match status.code() {
+            Code::InvalidArgument | Code::NotFound | Code::OutOfRange | Code::ResourceExhausted => refused(status),
+            _ => {
+                let (Failure::Failed(why) | Failure::Usage(why)) = refused(status) else { return refused(status) };
+                Failure::Failed(format!("{}: {why} (is this the gRPC port of a kvtap?)", self.address))
+            }
+        }
     }
 
     fn endpoint(&self) -> Result<Endpoint, Failure> {

@@ -1,21 +1,15 @@
 //! `kvtap match`: who holds how much of a prompt.
 
+mod batch;
+
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::thread;
 
-use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Code;
-use tonic::transport::Channel;
-
-use super::client::{Server, refused};
+use super::client::Server;
 use super::match_output::Answer;
 use super::{Failure, Outcome, tokens};
 use crate::proto::v1;
-use crate::proto::v1::match_stream_response::Result as StreamResult;
-use crate::proto::v1::query_service_client::QueryServiceClient;
 
 /// The arguments of `kvtap match`.
 #[derive(Clone, Debug, clap::Args)]
@@ -33,12 +27,13 @@ pub struct Args {
     salt: String,
     #[command(flatten)]
     prompt: Prompt,
-    /// One query for each line of --tokens-file, one answer for each, in order, over one connection.
-    #[arg(long, requires = "tokens_file")]
+    /// One query for each line of --tokens-file, one answer for each, in order, over one connection. A line that is no
+    /// query is answered by its error, the exit code is then 1.
+    #[arg(long)]
     batch: bool,
     /// Answer on this block size only, in tokens.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    block_size: u32,
+    #[arg(long, value_name = "N")]
+    block_size: Option<u32>,
     /// Ask only this worker, by name, address or alias; may be repeated.
     #[arg(long = "worker", value_name = "NAME")]
     workers: Vec<String>,
@@ -65,24 +60,25 @@ struct Prompt {
     tokens_file: Option<PathBuf>,
 }
 
-/// Queries of a batch that may be under way at once.
-const PIPELINE: usize = 64;
-
 /// Asks, and prints the answer.
 ///
 /// # Errors
-/// [`Failure::Usage`] for tokens that are none, [`Failure::Failed`] where the server cannot be reached or refuses.
+/// [`Failure::Usage`] for arguments that mean nothing, [`Failure::Failed`] where the server cannot be reached or refuses.
 pub async fn run(args: Args) -> Outcome {
+    if args.block_size == Some(0) {
+        return Err(Failure::Usage("--block-size: a block of 0 tokens is none".to_owned()));
+    }
     match &args.prompt {
-        Prompt { tokens_file: Some(file), .. } if args.batch => batch(&args, file).await,
+        Prompt { tokens_file: Some(file), .. } if args.batch => batch::run(&args, open(file)?).await,
         Prompt { tokens_file: Some(file), .. } => one(&args, of_file(file)?).await,
+        _ if args.batch => Err(Failure::Usage("--batch: the queries are the lines of --tokens-file".to_owned())),
         Prompt { tokens, .. } => one(&args, tokens::of_argument(tokens.as_deref().unwrap_or_default())?).await,
     }
 }
 
 async fn one(args: &Args, tokens_le: Vec<u8>) -> Outcome {
     let mut client = args.server.connect().await?;
-    let response = client.r#match(args.request(tokens_le)).await.map_err(|status| refused(&status))?;
+    let response = client.r#match(args.request(tokens_le)).await.map_err(|status| args.server.refused(&status))?;
     let answer = Answer::new(response.into_inner());
     let mut out = io::stdout().lock();
     if args.json {
@@ -91,88 +87,6 @@ async fn one(args: &Args, tokens_le: Vec<u8>) -> Outcome {
         answer.table(&mut out)?
     }
     Ok(out.flush()?)
-}
-
-async fn batch(args: &Args, file: &Path) -> Outcome {
-    let client = args.server.connect().await?;
-    let (requests, pending) = mpsc::channel(PIPELINE);
-    let (report, read) = oneshot::channel();
-    let lines = BufReader::new(open(file)?);
-    let reader = args.clone();
-    // A thread of its own, because a terminal or a pipe may stay silent for ever; the process does not wait for it.
-    thread::spawn(move || {
-        // Nobody waits for the report once the answers have failed.
-        let _ = report.send(send_lines(&reader, lines, &requests));
-    });
-
-    let mut refusals = 0u64;
-    let answered = print_answers(args, client, pending, &mut refusals).await?;
-    let sent = read.await.map_err(|_| Failure::Failed("the input was not read to its end".to_owned()))??;
-    if answered < sent {
-        return Err(Failure::Failed(format!("the server ended after {answered} of {sent} answers")));
-    }
-    if refusals > 0 {
-        return Err(Failure::Failed(format!("{refusals} of {answered} queries were refused")));
-    }
-    Ok(())
-}
-
-/// Sends one request for each line; how many there were.
-fn send_lines(
-    args: &Args,
-    lines: impl BufRead,
-    requests: &mpsc::Sender<v1::MatchStreamRequest>,
-) -> Result<u64, Failure> {
-    let mut id = 0;
-    for line in lines.lines() {
-        let mut tokens_le = Vec::new();
-        tokens::parse(&line?, &mut tokens_le)
-            .map_err(|error| Failure::Failed(format!("--tokens-file: line {}: {error}", id + 1)))?;
-        id += 1;
-        let request = v1::MatchStreamRequest { id, request: Some(args.request(tokens_le)) };
-        if requests.blocking_send(request).is_err() {
-            break;
-        }
-    }
-    Ok(id)
-}
-
-/// Prints each answer as it comes; how many came.
-async fn print_answers(
-    args: &Args,
-    mut client: QueryServiceClient<Channel>,
-    pending: mpsc::Receiver<v1::MatchStreamRequest>,
-    refusals: &mut u64,
-) -> Result<u64, Failure> {
-    let response = client.match_stream(ReceiverStream::new(pending)).await;
-    let mut answers = response.map_err(|status| refused(&status))?.into_inner();
-    let mut answered = 0;
-    while let Some(answer) = answers.message().await.map_err(|status| refused(&status))? {
-        answered += 1;
-        // A line is flushed at once: whoever pipes queries in may wait for it. No lock is held across an await.
-        let mut out = io::stdout();
-        match answer.result {
-            Some(StreamResult::Response(response)) if args.json => json(&mut out, &Answer::new(response))?,
-            Some(StreamResult::Response(response)) => Answer::new(response).line(&mut out)?,
-            failure => {
-                *refusals += 1;
-                let (code, message) = match failure {
-                    Some(StreamResult::Failure(failure)) => (Code::from(failure.code), failure.message),
-                    _ => (Code::Unknown, "the server answered nothing that this version knows".to_owned()),
-                };
-                if args.json {
-                    json(
-                        &mut out,
-                        &serde_json::json!({ "error": { "code": format!("{code:?}"), "message": message } }),
-                    )?;
-                } else {
-                    writeln!(out, "refused: {message}")?;
-                }
-            }
-        }
-        out.flush()?;
-    }
-    Ok(answered)
 }
 
 fn json(out: &mut impl Write, value: &impl serde::Serialize) -> io::Result<()> {
@@ -207,7 +121,7 @@ impl Args {
             lora_name: self.lora.clone(),
             cache_salt: self.salt.clone(),
             prompt: Some(v1::match_request::Prompt::TokensLe(tokens_le.into())),
-            block_size: self.block_size,
+            block_size: self.block_size.unwrap_or(0),
             workers: self.workers.clone(),
             top_k: self.top_k,
             min_blocks: self.min_blocks,

@@ -122,15 +122,21 @@ impl Answer {
         table.print(out)
     }
 
-    /// One line: the ranks that hold anything, deepest first.
-    pub(super) fn line(&self, out: &mut impl Write) -> io::Result<()> {
+    /// One line: the query's number, what it was cut into, and the ranks that hold anything of it, deepest first.
+    pub(super) fn line(&self, number: u64, out: &mut impl Write) -> io::Result<()> {
         let holding = self.workers.iter().filter(|held| held.matched_blocks > 0);
         let ranks: Vec<_> = holding
             .map(|held| {
-                format!("{}/{} {}/{} ({})", held.worker, held.rank, held.matched_blocks, held.asked_blocks, held.state)
+                let Held { worker, rank, matched_blocks, state, .. } = held;
+                format!("{worker} rank {rank} holds {matched_blocks} ({state})")
             })
             .collect();
-        if ranks.is_empty() { writeln!(out, "nobody") } else { writeln!(out, "{}", ranks.join("  ")) }
+        let cut = match self.block_size {
+            Some(size) => format!("{} blocks of {size} tokens", self.blocks),
+            None => "no worker's block size is known yet".to_owned(),
+        };
+        let ranks = if ranks.is_empty() { "nobody holds any".to_owned() } else { ranks.join(", ") };
+        writeln!(out, "{number}: {cut}: {ranks}")
     }
 }
 

@@ -1,10 +1,13 @@
 //! The command line: one file per command.
 //!
 //! Every command is an `Args` struct and a `run(args)` that ends in an [`Outcome`]. Answers go to standard output, one
-//! clear line about a failure to standard error. Exit codes: 0, 1 failed, 64 bad usage or configuration.
+//! clear line about a failure to standard error. Exit codes: 0, 1 failed, 64 bad usage or configuration; `doctor` has
+//! one more, which its help tells.
 
+pub mod bench;
 mod client;
 pub mod demo;
+pub mod doctor;
 pub mod match_;
 mod match_output;
 pub mod record;
@@ -52,6 +55,10 @@ pub enum Command {
     Record(record::Args),
     /// Publish a recording again, or look at what an index makes of it.
     Replay(replay::Args),
+    /// Examine feeds: what is wrong with each, and how to mend it.
+    Doctor(doctor::Args),
+    /// Measure ingest, matching, memory and restart on this machine, for your own shape of fleet.
+    Bench(bench::Args),
 }
 
 /// How a command ends.
@@ -66,6 +73,9 @@ pub enum Failure {
     Config(Faults),
     /// It tried and failed: exit code 1.
     Failed(String),
+    /// It has said what there is to say, and this is the exit code. 0: whoever read its output has gone, as `head` does, and
+    /// nothing is wrong.
+    Quiet(u8),
 }
 
 /// Parses the command line, runs the command and says how it went.
@@ -81,6 +91,7 @@ pub fn main() -> ExitCode {
     };
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Quiet(code)) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("{failure}");
             ExitCode::from(failure.code())
@@ -99,6 +110,8 @@ fn run(cli: Cli) -> Outcome {
             Command::Sim(args) => sim::run(args).await,
             Command::Record(args) => record::run(args).await,
             Command::Replay(args) => replay::run(args).await,
+            Command::Doctor(args) => doctor::run(args).await,
+            Command::Bench(args) => bench::run(args).await,
         }
     })
 }
@@ -113,6 +126,7 @@ impl Failure {
         match self {
             Self::Usage(_) | Self::Config(_) => Self::USAGE,
             Self::Failed(_) => 1,
+            Self::Quiet(code) => *code,
         }
     }
 }
@@ -122,6 +136,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(faults) => faults.fmt(f),
+            Self::Quiet(code) => write!(f, "kvtap: exit code {code}"),
             Self::Usage(message) | Self::Failed(message) => {
                 let line: Vec<_> = message.split_whitespace().collect();
                 write!(f, "kvtap: {}", line.join(" "))
@@ -132,6 +147,9 @@ impl fmt::Display for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::Failed(error.to_string())
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Quiet(0),
+            _ => Self::Failed(error.to_string()),
+        }
     }
 }

@@ -72,13 +72,20 @@ fn file_bytes(text: &str) -> Result<u64, String> {
 /// Records until a bound or a signal ends it.
 ///
 /// # Errors
-/// [`Failure::Usage`] for an endpoint that cannot be used, [`Failure::Failed`] where the file cannot be written.
+/// [`Failure::Usage`] for an endpoint that cannot be used, [`Failure::Failed`] where the file cannot be written, or the
+/// engine was never reached.
 pub async fn run(args: Args) -> Outcome {
     let stop = CancellationToken::new();
     let watch = tokio::spawn(signals::cancel(stop.clone()));
+    let out = args.out.clone();
     let outcome = record(args, &stop).await;
     watch.abort();
-    let Tally { messages, replies, lost, why, parts } = outcome?;
+    let Tally { messages, replies, lost, why, parts, unreached } = outcome?;
+    if let Some(unreached) = unreached {
+        // It holds nothing, and would be in the way of the next attempt.
+        std::fs::remove_file(&out)?;
+        return Err(Failure::Failed(format!("{unreached}; ended: {why}; nothing was recorded")));
+    }
     eprintln!("recorded {messages} messages and {replies} replies in {parts} files, {lost} lost; ended: {why}");
     Ok(())
 }
@@ -90,6 +97,8 @@ struct Tally {
     lost: u64,
     why: &'static str,
     parts: u32,
+    /// Why the engine was never reached, where it never was.
+    unreached: Option<String>,
 }
 
 struct Recorder {
@@ -153,7 +162,7 @@ async fn record(args: Args, stop: &CancellationToken) -> Result<Tally, Failure> 
     let (mut events, _link) = subscribe(link, stop).map_err(|error| usage(&error))?;
     eprintln!("recording {} into {}", args.endpoint, args.out.display());
     let end = args.duration.map(|duration| recorder.began + duration);
-    let mut fault = None;
+    let (mut fault, mut unreached) = (None, Some(format!("{}: nobody has come", args.endpoint)));
 
     let why = loop {
         if recorder.full {
@@ -175,6 +184,9 @@ async fn record(args: Args, stop: &CancellationToken) -> Result<Tally, Failure> 
                 None => break "told to stop",
                 Some(LinkEvent::Listening(endpoint)) => eprintln!("listening on {endpoint}"),
                 Some(LinkEvent::Unreachable(error)) => {
+                    if unreached.is_some() {
+                        unreached = Some(format!("{}: {error}", args.endpoint));
+                    }
                     // Each attempt fails alike; once is enough.
                     if fault.replace(error.reason()) != Some(error.reason()) {
                         eprintln!("{}: {error}", args.endpoint);
@@ -184,7 +196,7 @@ async fn record(args: Args, stop: &CancellationToken) -> Result<Tally, Failure> 
                 Some(LinkEvent::Missed | LinkEvent::OtherLife | LinkEvent::SameLife | LinkEvent::Unnumbered) => {}
                 Some(LinkEvent::Rejected { reason, count }) => eprintln!("turned away {count}: {reason}"),
                 Some(LinkEvent::Connected) => {
-                    fault = None;
+                    (fault, unreached) = (None, None);
                     eprintln!("connected");
                     recorder.write(Entry::Connected)?;
                     asking.ask();
@@ -222,7 +234,7 @@ async fn record(args: Args, stop: &CancellationToken) -> Result<Tally, Failure> 
     };
     recorder.flush()?;
     let Recorder { writer, messages, replies, lost, .. } = recorder;
-    Ok(Tally { messages, replies, lost, why, parts: writer.parts() })
+    Ok(Tally { messages, replies, lost, why, parts: writer.parts(), unreached })
 }
 
 async fn until(end: Option<Instant>) {

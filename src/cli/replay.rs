@@ -58,8 +58,8 @@ enum Speed {
 /// Plays.
 ///
 /// # Errors
-/// [`Failure::Usage`] for arguments that mean nothing, [`Failure::Failed`] where a file is no recording or a socket
-/// cannot be had.
+/// [`Failure::Usage`] for arguments that mean nothing, [`Failure::Failed`] where a file is no recording, a socket cannot
+/// be had, or, after what is whole was played, a file is torn.
 pub async fn run(args: Args) -> Outcome {
     match args.endpoint.clone() {
         Some(endpoint) => publish::run(&args, endpoint).await,
@@ -71,6 +71,15 @@ pub async fn run(args: Args) -> Outcome {
 fn open(files: &[PathBuf]) -> Result<Vec<Reader<impl std::io::Read + Send + 'static>>, Failure> {
     recording::open(files)
         .map_err(|(path, error): (PathBuf, ReadError)| Failure::Failed(format!("{}: {error}", path.display())))
+}
+
+/// The failure of a recording whose parts are torn: what is whole of it was played. People count parts from 1.
+fn torn_failure<'a>(torn: impl Iterator<Item = (u32, &'a str)>) -> Outcome {
+    let torn: Vec<_> = torn.map(|(part, torn)| format!("part {} is torn {torn}", u64::from(part) + 1)).collect();
+    match torn.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Failed(format!("{}; what is whole was played", torn.join("; ")))),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -1,5 +1,6 @@
 //! `kvtap serve`: follow every feed of a configuration and answer routers over gRPC until told to stop.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Outcome};
+use crate::admin::report::SnapshotFolder;
 use crate::admin::{self, Admin, Fleet, Readiness, RequestMetrics};
 use crate::config::{self, Config, Engine, Env, Format};
 use crate::feed::http::PollOptions;
@@ -48,9 +50,12 @@ pub async fn run(args: Args) -> Outcome {
         for warning in warnings.iter() {
             eprintln!("{warning}");
         }
+        if let Some(Err(error)) = config.snapshot.directory.as_deref().map(Store::check) {
+            eprintln!("snapshot.directory: cannot be used here, so no snapshot would be taken or loaded: {error}");
+        }
         let feeds: u32 = config.feeds.iter().map(|feed| feed.ranks).sum();
-        println!("{}: ok, {feeds} feed{}", args.config.display(), if feeds == 1 { "" } else { "s" });
-        return Ok(());
+        let plural = if feeds == 1 { "" } else { "s" };
+        return Ok(writeln!(std::io::stdout(), "{}: ok, {feeds} feed{plural}", args.config.display())?);
     }
     telemetry::start(config.log.level.name(), config.log.format == Format::Json);
     for warning in warnings.iter() {
@@ -78,8 +83,8 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
     let admin_stop = CancellationToken::new();
     let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
 
-    let feeds = spawn_feeds(&config, &index, &board)?;
-    let planes = spawn_planes(&config, &index, &board)?;
+    let feeds = spawn_feeds(&config, &fleet)?;
+    let planes = spawn_planes(&config, &fleet)?;
     let options = serve::Options {
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
@@ -103,8 +108,9 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
     served.map_err(|error| Failure::Failed(error.to_string()))
 }
 
-fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Result<Vec<Feed>, Failure> {
-    let snapshots = snapshots(&config.snapshot);
+fn spawn_feeds(config: &Config, fleet: &Fleet) -> Result<Vec<Feed>, Failure> {
+    let (index, board) = (&fleet.index, &fleet.board);
+    let snapshots = snapshots(&config.snapshot, fleet);
     let mut feeds = Vec::new();
     for feed in &config.feeds {
         if let Some(poll) = feed.poll() {
@@ -124,7 +130,7 @@ fn spawn_feeds(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Resul
 }
 
 /// The subscriptions of NATS.
-fn spawn_planes(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Result<Vec<Plane>, Failure> {
+fn spawn_planes(config: &Config, fleet: &Fleet) -> Result<Vec<Plane>, Failure> {
     let over_nats = config.feeds.iter().filter_map(|feed| Some((feed, feed.nats(&config.nats)?)));
     let planes = over_nats.map(|(feed, (connection, subscription))| {
         let options = PlaneOptions {
@@ -143,15 +149,18 @@ fn spawn_planes(config: &Config, index: &Arc<Index>, board: &Arc<Board>) -> Resu
             limits: Default::default(),
             queue: feed.tuning.queue,
         };
-        Plane::spawn(options, index, board).map_err(|error| Failure::Failed(format!("{}: {error}", feed.worker)))
+        Plane::spawn(options, &fleet.index, &fleet.board).map_err(|error| Failure::Failed(format!("{}: {error}", feed.worker)))
     });
     planes.collect()
 }
 
 /// Where snapshots go. A directory that cannot be used costs the snapshots, not the service.
-fn snapshots(config: &config::Snapshot) -> Option<Snapshots> {
+fn snapshots(config: &config::Snapshot, fleet: &Fleet) -> Option<Snapshots> {
     let directory = config.directory.as_deref()?;
-    match Store::open(directory) {
+    let opened = Store::open(directory);
+    let fault = opened.as_ref().err().map(ToString::to_string);
+    fleet.set_snapshots(SnapshotFolder { directory: directory.display().to_string(), fault });
+    match opened {
         Ok(store) => Some(Snapshots { store, interval: config.interval }),
         Err(error) => {
             tracing::error!(directory = %directory.display(), %error, "No snapshots are taken or loaded: the directory cannot be used.");

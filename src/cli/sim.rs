@@ -17,15 +17,19 @@ use crate::sim::encode::Dialect;
 use crate::sim::engine::{Config, Engine};
 use crate::sim::faults::Fault;
 use crate::sim::load::{Driver, Load, Profile, Tally};
-use crate::sim::pool::HashForm;
+use crate::sim::pool::{HashForm, Prompt};
 use crate::sim::publisher::{Attach, PublishError, ReplayLayout};
 
 /// How long a simulated engine takes for one step when its requests arrive at a rate.
 const STEP: Duration = Duration::from_millis(10);
 
+/// Whole blocks of the prompt that is held for whoever looks on, and the smallest pool that has room for it.
+const EXAMPLE_BLOCKS: usize = 2;
+const EXAMPLE_POOL: u32 = 128;
+
 /// Runs simulated vLLM ranks: real cache policy, real wire bytes, real ZMQ sockets.
 ///
-/// Prints one line a rank once its sockets are open, runs the load until it is done or until Ctrl-C, then prints one line a rank
+/// Prints one line a rank once its sockets are open, and a question that a kvtap which follows them answers, runs the load until it is done or until Ctrl-C, then prints one line a rank
 /// with what the engine itself counted.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(after_help = "\
@@ -171,9 +175,18 @@ pub enum SimError {
 pub async fn simulate(args: Args, out: &mut impl Write, stop: CancellationToken) -> Result<(), SimError> {
     let mut engines = Vec::new();
     for rank in 0..args.ranks {
-        let engine = Engine::start(config(&args), rank).await?;
-        announce(&args, &engine, out)?;
+        let mut engine = Engine::start(config(&args), rank).await?;
+        let held = example(&args);
+        if let Some(prompt) = &held {
+            hold(&mut engine, prompt).await?;
+        }
+        announce(&args, &engine, held.as_ref(), out)?;
         engines.push(engine);
+    }
+    if let Some(prompt) = example(&args).filter(|_| !args.json) {
+        let (model, tokens) = (&args.model, prompt.tokens.len());
+        writeln!(out, "held while it runs, for a kvtap that follows it as {model}:")?;
+        writeln!(out, "  seq 1 {tokens} | kvtap match --server 127.0.0.1:9400 --model {model} --tokens-file -")?;
     }
     out.flush()?;
 
@@ -195,6 +208,24 @@ pub async fn simulate(args: Args, out: &mut impl Write, stop: CancellationToken)
             () = stop.cancelled() => {}
             () = time::sleep(Duration::from_secs_f64(args.linger)) => {}
         }
+    }
+    Ok(())
+}
+
+/// A prompt that every rank holds for as long as it lives, so that whoever looks on has something to ask for. Without a
+/// replay nobody who comes late would hear of it, and a small pool has no room to spare.
+fn example(args: &Args) -> Option<Prompt> {
+    let tokens = args.block_size.get().saturating_mul(EXAMPLE_BLOCKS).saturating_add(1);
+    let last = u32::try_from(tokens).ok()?;
+    let fits = args.replay != "none" && args.blocks >= EXAMPLE_POOL;
+    fits.then(|| Prompt { tokens: (1..=last).collect(), ..Prompt::default() })
+}
+
+/// Begins a request that never ends.
+async fn hold(engine: &mut Engine, prompt: &Prompt) -> Result<(), PublishError> {
+    // A pool with no room left holds nothing more; what is asked then matches nothing, which is the truth.
+    if engine.admit(prompt.clone()).is_ok() {
+        engine.step().await?;
     }
     Ok(())
 }
@@ -263,6 +294,9 @@ async fn drive(mut engine: Engine, args: Args, stop: CancellationToken) -> Resul
                 Fault::Restart => false,
                 _ => stopped,
             };
+            if let (Fault::Restart | Fault::RestartInPlace, Some(prompt)) = (at.fault, example(&args)) {
+                hold(&mut engine, &prompt).await?;
+            }
         }
         // As fast as possible is not a reason to keep the sockets from running.
         tokio::task::yield_now().await;
@@ -273,12 +307,13 @@ async fn drive(mut engine: Engine, args: Args, stop: CancellationToken) -> Resul
     Ok((engine, driver.tally()))
 }
 
-fn announce(args: &Args, engine: &Engine, out: &mut impl Write) -> io::Result<()> {
+fn announce(args: &Args, engine: &Engine, held: Option<&Prompt>, out: &mut impl Write) -> io::Result<()> {
     let (rank, endpoint) = (engine.rank(), engine.endpoint());
     if args.json {
         let line = json!({
             "rank": rank, "model": args.model, "block_size": args.block_size, "blocks": args.blocks,
             "publishing_on": endpoint, "replay_on": engine.replay_endpoint(),
+            "held_prompt": held.map(|prompt| json!({ "first_token": 1, "last_token": prompt.tokens.len() })),
         });
         return writeln!(out, "{line}");
     }
@@ -325,6 +360,7 @@ impl From<SimError> for Failure {
     fn from(error: SimError) -> Self {
         match error {
             SimError::Publish(PublishError::Endpoint { .. }) => Self::Usage(error.to_string()),
+            SimError::Print(error) => error.into(),
             _ => Self::Failed(error.to_string()),
         }
     }

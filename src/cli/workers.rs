@@ -1,12 +1,13 @@
 //! `kvtap workers`: who is there, what they hold, and how far the picture of them can be trusted.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::Outcome;
-use super::client::{Server, refused};
+use super::client::Server;
 use super::table::{Align, Table, age, number};
+use super::{Failure, Outcome};
 use crate::admin::report::RankReport;
 use crate::proto::v1;
 use crate::serve::response::report_of;
@@ -37,11 +38,12 @@ struct Listing {
 /// Asks, and prints the list.
 ///
 /// # Errors
-/// [`Failure`](super::Failure) where the server cannot be reached or refuses.
+/// [`Failure::Failed`] where the server cannot be reached, or refuses, or has no worker of those asked for.
 pub async fn run(args: Args) -> Outcome {
     let mut client = args.server.connect().await?;
-    let request = v1::ListWorkersRequest { model: args.model, workers: args.workers };
-    let response = client.list_workers(request).await.map_err(|status| refused(&status))?.into_inner();
+    let request = v1::ListWorkersRequest { model: args.model.clone(), workers: args.workers.clone() };
+    let response = client.list_workers(request).await.map_err(|status| args.server.refused(&status))?.into_inner();
+    let nobody = response.workers.is_empty() && !(args.model.is_empty() && args.workers.is_empty());
     let listing = Listing {
         workers: response.workers.into_iter().map(report_of).collect(),
         version: response.version,
@@ -51,10 +53,41 @@ pub async fn run(args: Args) -> Outcome {
     if args.json {
         serde_json::to_writer(&mut out, &listing).map_err(io::Error::from)?;
         writeln!(out)?;
-    } else {
+    } else if !nobody {
         table(&listing.workers, &mut out)?;
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    drop(out);
+    if nobody {
+        let all = client.list_workers(v1::ListWorkersRequest::default()).await;
+        let all = all.map_err(|status| args.server.refused(&status))?.into_inner().workers;
+        return Err(Failure::Failed(args.nobody(&all)));
+    }
+    Ok(())
+}
+
+// === impl Args ===
+
+impl Args {
+    /// That no worker is as asked for, and which there are.
+    fn nobody(&self, all: &[v1::RankReport]) -> String {
+        let known: BTreeSet<_> = all
+            .iter()
+            .filter_map(|report| report.worker_rank.as_ref())
+            .map(|who| if self.workers.is_empty() { &who.model } else { &who.worker })
+            .collect();
+        let known = match known.is_empty() {
+            true => "none".to_owned(),
+            false => known.into_iter().cloned().collect::<Vec<_>>().join(", "),
+        };
+        match (self.workers.is_empty(), self.model.is_empty()) {
+            (true, _) => format!("no worker serves model {:?}; known: {known}", self.model),
+            (false, true) => format!("no worker is called {}; known: {known}", self.workers.join(" or ")),
+            (false, false) => {
+                format!("no worker of model {:?} is called {}; known: {known}", self.model, self.workers.join(" or "))
+            }
+        }
+    }
 }
 
 fn table(reports: &[RankReport], out: &mut impl Write) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //! be held against it.
 
 /// The words, room by room. They are labels of a metric and keys of `ListWorkers`: they stay.
-pub const WORDS: [&str; 51] = [
+pub const WORDS: [&str; 55] = [
     // A message's frames and payload (`wire::MessageError`).
     "frame_count",
     "sequence_length",
@@ -48,6 +48,8 @@ pub const WORDS: [&str; 51] = [
     "refused",
     "handshake_deadline",
     "crowded",
+    "backlog",
+    "accept_failed",
     // A message of NATS (`nats`).
     "bad_header",
     "unknown_subject",
@@ -57,9 +59,11 @@ pub const WORDS: [&str; 51] = [
     "slow_consumer",
     // The feed itself: `stale` and `buffer_full` are messages that a replay brings once more.
     "queue_overflow",
+    "implausible_sequence",
     "stale",
     "buffer_full",
     "rank_conflict",
+    "other_rank",
 ];
 
 #[cfg(test)]

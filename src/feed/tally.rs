@@ -140,9 +140,12 @@ impl Tally {
                 status.dropped.insert(reason, of(&self.dropped) + of(normalized));
             }
         }
-        for (reason, count) in
-            [("stale", counters.stale), ("reserved_sequence", counters.reserved), ("buffer_full", counters.overflowed)]
-        {
+        for (reason, count) in [
+            ("stale", counters.stale),
+            ("reserved_sequence", counters.reserved),
+            ("implausible_sequence", counters.implausible),
+            ("buffer_full", counters.overflowed),
+        ] {
             if count > 0 {
                 *status.dropped.entry(reason).or_default() = count + self.dropped.get(reason).copied().unwrap_or(0);
             }

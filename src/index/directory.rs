@@ -96,6 +96,10 @@ impl Directory {
         }
     }
 
+    pub(super) fn cells(&self) -> impl Iterator<Item = &Arc<Cell>> {
+        self.slots.iter().filter_map(|slot| slot.cell.as_ref())
+    }
+
     pub(super) fn cell(&self, id: RankId) -> Option<&Arc<Cell>> {
         let slot = self.slots.get(id.slot as usize)?;
         slot.cell.as_ref().filter(|_| slot.generation == id.generation)

@@ -289,6 +289,16 @@ impl fmt::Debug for Index {
     }
 }
 
+impl Drop for Index {
+    /// A rank knows its forest, and the forest its ranks: whoever is still registered would keep both for good.
+    fn drop(&mut self) {
+        for cell in self.directory.read().cells() {
+            let scope = cell.lock().scope.take();
+            drop(scope);
+        }
+    }
+}
+
 // === impl RankWriter ===
 
 impl RankWriter {

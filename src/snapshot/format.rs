@@ -82,8 +82,11 @@ pub enum Refusal {
     #[error("it is no snapshot")]
     Foreign,
     /// It is of another version.
-    #[error("it was written by another version")]
-    Version,
+    #[error("it is of format version {found}, and this program reads version {VERSION}")]
+    Version {
+        /// The version that it says.
+        found: u32,
+    },
     /// It is cut off, or has grown.
     #[error("its length is not what it says")]
     Torn,
@@ -101,16 +104,23 @@ pub enum Refusal {
 // === impl Refusal ===
 
 impl Refusal {
-    /// Every refusal.
-    pub const ALL: [Self; 7] =
-        [Self::Unreadable, Self::Foreign, Self::Version, Self::Torn, Self::Checksum, Self::Owner, Self::Malformed];
+    /// Every refusal; of those that carry a number, one.
+    pub const ALL: [Self; 7] = [
+        Self::Unreadable,
+        Self::Foreign,
+        Self::Version { found: 0 },
+        Self::Torn,
+        Self::Checksum,
+        Self::Owner,
+        Self::Malformed,
+    ];
 
     /// The word in metrics and answers.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Unreadable => "unreadable",
             Self::Foreign => "foreign",
-            Self::Version => "version",
+            Self::Version { .. } => "version",
             Self::Torn => "torn",
             Self::Checksum => "checksum",
             Self::Owner => "owner",
@@ -220,8 +230,9 @@ impl<'a> Snapshot<'a> {
     /// [`Refusal`].
     pub fn read(bytes: &'a [u8], owner: &Owner) -> Result<Self, Refusal> {
         let mut from = Cursor(bytes.strip_prefix(MAGIC).ok_or(Refusal::Foreign)?);
-        if from.u32().map_err(|_| Refusal::Torn)? != VERSION {
-            return Err(Refusal::Version);
+        let found = from.u32().map_err(|_| Refusal::Torn)?;
+        if found != VERSION {
+            return Err(Refusal::Version { found });
         }
         let length = from.u64().map_err(|_| Refusal::Torn)?;
         let sum = from.u128().map_err(|_| Refusal::Torn)?;

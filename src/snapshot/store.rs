@@ -28,10 +28,30 @@ impl Store {
     /// The snapshots in `folder`, which is made if it is not there.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// The folder cannot be made, or nothing can be written in it.
     pub fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
+        probe(folder)?;
         Ok(Self { folder: folder.into(), turn: Arc::new(Semaphore::new(1)) })
+    }
+
+    /// Whether [`Store::open`] would succeed, as far as can be told without making anything that stays.
+    ///
+    /// # Errors
+    /// Why it would not.
+    pub fn check(folder: &Path) -> io::Result<()> {
+        let mut there = folder;
+        loop {
+            match fs::metadata(there) {
+                Ok(about) if about.is_dir() => return probe(there),
+                Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => match there.parent() {
+                    Some(parent) if !parent.as_os_str().is_empty() => there = parent,
+                    _ => return probe(Path::new(".")),
+                },
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Whose turn it is to take a snapshot.
@@ -90,6 +110,13 @@ impl Store {
     }
 }
 
+/// Writes something into a folder, and takes it away again.
+fn probe(folder: &Path) -> io::Result<()> {
+    let file = folder.join(format!(".kvtap-{}-{:016x}", std::process::id(), fastrand::u64(..)));
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+    fs::remove_file(&file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +159,18 @@ mod tests {
         store.replace(&owner, b"two").expect("written");
         assert_eq!(store.load(&owner), Ok(Some(b"two".to_vec())));
         assert_eq!(fs::read_dir(folder.path().join("deep/er")).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_used_is_told_before_anything_is_made() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        fs::write(&file, "").expect("a file");
+        for bad in [file.clone(), file.join("deeper")] {
+            assert!(Store::check(&bad).is_err() && Store::open(&bad).is_err(), "{}", bad.display());
+        }
+        Store::check(&folder.path().join("deep/er")).expect("it could be made");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing was left behind");
     }
 
     #[test]

@@ -67,6 +67,9 @@ pub enum EventError {
     /// Another field of a type that no engine sends.
     #[error("a field has a type that no engine sends")]
     BadField,
+    /// Extra keys are nested deeper than any engine nests them.
+    #[error("extra keys nest deeper than any engine nests them")]
+    TooDeep,
 }
 
 // === impl MessageError ===
@@ -90,7 +93,7 @@ impl MessageError {
 
 impl EventError {
     /// How many reasons there are.
-    pub const COUNT: usize = 7;
+    pub const COUNT: usize = 8;
 
     /// Every reason, in the order of [`EventError::index`].
     pub const ALL: [Self; Self::COUNT] = [
@@ -101,6 +104,7 @@ impl EventError {
         Self::BadToken,
         Self::BadBlockSize,
         Self::BadField,
+        Self::TooDeep,
     ];
 
     /// A dense number below [`EventError::COUNT`].
@@ -118,6 +122,7 @@ impl EventError {
             Self::BadToken => "bad_token",
             Self::BadBlockSize => "bad_block_size",
             Self::BadField => "bad_field",
+            Self::TooDeep => "too_deep",
         }
     }
 }

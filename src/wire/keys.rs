@@ -52,6 +52,7 @@ fn items(cursor: &mut Cursor<'_>, n: usize, depth: usize) -> Result<Vec<Item>, F
     Ok(items)
 }
 
+/// One item, in lists of at most `depth` levels with the one that it stands in; 0: no list may be it.
 fn item(cursor: &mut Cursor<'_>, depth: usize) -> Result<Item, Fault> {
     Ok(match cursor.head()? {
         Head::Nil => Item::Nil,
@@ -62,6 +63,7 @@ fn item(cursor: &mut Cursor<'_>, depth: usize) -> Result<Item, Fault> {
         Head::Text(bytes) => Item::Text(text(bytes)?),
         Head::Bytes(bytes) => Item::Bytes(bytes.to_vec()),
         Head::Array(n) if depth > 1 => Item::List(self::items(cursor, n, depth - 1)?),
+        Head::Array(_) if depth == 1 => return Err(EventError::TooDeep.into()),
         Head::Array(_) | Head::Map(_) | Head::Extension => return Err(EventError::BadField.into()),
     })
 }
@@ -79,8 +81,8 @@ pub(super) fn tagged_maps(cursor: &mut Cursor<'_>) -> Result<Vec<Item>, Fault> {
         let (mut hash, mut offset) = (None, None);
         for _ in 0..pairs {
             match cursor.head()? {
-                Head::Text(b"hash") => hash = Some(item(cursor, 1)?),
-                Head::Text(b"start_offset") => offset = Some(item(cursor, 1)?),
+                Head::Text(b"hash") => hash = Some(item(cursor, 0)?),
+                Head::Text(b"start_offset") => offset = Some(item(cursor, 0)?),
                 Head::Text(_) => cursor.skip()?,
                 _ => return Err(EventError::BadField.into()),
             }

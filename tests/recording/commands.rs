@@ -261,10 +261,36 @@ async fn a_torn_recording_is_played_up_to_its_tear() {
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() - 3]).unwrap();
     let (_, messages) = capture();
-    let report = json_of(&["replay", file.to_str().unwrap(), "--into-index", "--json"]).await;
+    let path = file.to_str().unwrap();
+    let output = run(&["replay", path, "--into-index", "--json"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("kvtap: part 1 is torn after ") && said.lines().count() == 1, "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["workers"][0]["last_seq"], json!(messages[messages.len() - 2].0), "{report}");
     let torn = report["recording"]["parts"][0]["torn"].as_str().unwrap();
     assert!(torn.ends_with("bytes: a record ends early"), "{torn}");
+
+    let args = ["replay", path, "--endpoint", "tcp://127.0.0.1:0", "--speed", "max", "--delay", "0", "--linger", "0"];
+    let output = run(&args).await;
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let last: Vec<&str> = said.lines().rev().take(2).collect();
+    assert!(last[0].starts_with("kvtap: part 1 is torn after ") && last[1].starts_with("published "), "{said}");
+}
+
+#[tokio::test]
+async fn an_engine_that_is_never_reached_is_a_failure_and_leaves_no_file() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("engine.kvtap");
+    let out = file.to_str().unwrap();
+    let endpoint = format!("ipc://{}", folder.path().join("nobody").display());
+    let output = run(&["record", "--endpoint", &endpoint, "--out", out, "--duration", "300ms"]).await;
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with(&format!("kvtap: {endpoint}: cannot connect: ")), "{said}");
+    assert!(!file.exists());
 }
 
 #[tokio::test]

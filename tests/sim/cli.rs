@@ -24,14 +24,15 @@ async fn lines(line: &str) -> Vec<String> {
 #[tokio::test]
 async fn each_rank_says_where_it_is_bound_and_at_the_end_what_it_counted() {
     let out = lines("--ranks 2 --requests 20 --linger 0.001 --model m").await;
-    assert_eq!(out.len(), 4);
+    assert_eq!(out.len(), 6);
     for (rank, line) in out[..2].iter().enumerate() {
         let start = format!("rank {rank} of m: publishing on tcp://127.0.0.1:");
         assert!(line.starts_with(&start) && line.contains(" replay on tcp://127.0.0.1:"), "{line}");
         assert!(!line.contains(":0"), "{line}");
     }
-    assert!(out[2].starts_with("rank 0: 20 requests, "), "{}", out[2]);
-    assert!(out[3].starts_with("rank 1: 20 requests, "), "{}", out[3]);
+    assert_eq!(out[3], "  seq 1 33 | kvtap match --server 127.0.0.1:9400 --model m --tokens-file -");
+    assert!(out[4].starts_with("rank 0: 20 requests, "), "{}", out[4]);
+    assert!(out[5].starts_with("rank 1: 20 requests, "), "{}", out[5]);
 }
 
 #[tokio::test]

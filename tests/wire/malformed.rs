@@ -70,7 +70,7 @@ fn cases_that_are_left_open_are_decided_here() {
     for (name, reason, survivors) in [
         ("event_tag_bin", EventError::NotAnEvent, 0),
         ("map_bin_keys", EventError::NotAnEvent, 0),
-        ("nested_in_extra_keys", EventError::BadField, 0),
+        ("nested_in_extra_keys", EventError::TooDeep, 0),
         // Nobody can say which of the two was meant.
         ("map_duplicate_key", EventError::BadField, 0),
         ("medium_int", EventError::BadField, 0),

@@ -209,7 +209,7 @@ fn extra_keys_nest_to_the_bound_and_no_further() {
     let fits = decoded(json!([map(json!({"extra_keys": [nested(msgpack::MAX_DEPTH)]}))]));
     assert_eq!(reasons(&fits), []);
     let too_deep = decoded(json!([map(json!({"extra_keys": [nested(msgpack::MAX_DEPTH + 1)]}))]));
-    assert_eq!(reasons(&too_deep), [EventError::BadField]);
+    assert_eq!(reasons(&too_deep), [EventError::TooDeep]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::table::number;
 use super::super::{Failure, Outcome, tokens};
-use super::{Args, open};
+use super::{Args, open, torn_failure};
 use crate::admin::Fleet;
 use crate::admin::report::RankReport;
 use crate::feed::machine::Limits;
@@ -122,7 +122,9 @@ pub(super) async fn run(args: &Args) -> Outcome {
     } else {
         print(&report, &mut out)?;
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    let torn = report.recording.parts.iter().filter_map(|part| Some((part.part, part.torn.as_deref()?)));
+    torn_failure(torn)
 }
 
 /// Plays the records to the runner that sockets are played to.
@@ -169,7 +171,7 @@ fn of_file(file: &PathBuf) -> Result<Vec<u8>, Failure> {
 fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     for part in &report.recording.parts {
         if let Some(torn) = &part.torn {
-            writeln!(out, "part {} is torn: {torn}", part.part)?;
+            writeln!(out, "part {} is torn {torn}", u64::from(part.part) + 1)?;
         }
     }
     if report.recording.redacted {

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::super::{Failure, Outcome, signals};
-use super::{Args, Speed, open};
+use super::{Args, Speed, open, torn_failure};
 use crate::feed::recording::{Entry, Record};
 use crate::sim::publisher::{Attach, Options, PublishError, Publisher, ReplayLayout};
 use crate::wire::frames::{self, ReplayFrame};
@@ -41,7 +41,9 @@ pub(super) async fn run(args: &Args, endpoint: String) -> Outcome {
 
 async fn play(args: &Args, publisher: &mut Publisher) -> Outcome {
     sleep(Duration::from_secs_f64(args.delay)).await;
+    let mut tears = Vec::new();
     loop {
+        tears.clear();
         let (mut messages, began, mut last) = (0u64, Instant::now(), None);
         for part in open(&args.files)? {
             let mut part = part;
@@ -57,7 +59,7 @@ async fn play(args: &Args, publisher: &mut Publisher) -> Outcome {
                 messages += u64::from(publish(publisher, record, &mut last).await?);
             }
             if let Some(torn) = part.torn() {
-                eprintln!("a part is torn after {} bytes: {}", torn.offset, torn.what);
+                tears.push((part.header().part, format!("after {} bytes: {}", torn.offset, torn.what)));
             }
         }
         eprintln!("published {messages} messages");
@@ -67,7 +69,7 @@ async fn play(args: &Args, publisher: &mut Publisher) -> Outcome {
         publisher.rewind();
     }
     sleep(Duration::from_secs_f64(args.linger)).await;
-    Ok(())
+    torn_failure(tears.iter().map(|(part, torn)| (*part, torn.as_str())))
 }
 
 /// Publishes what was published, and keeps what the engine's replay gave. Whether it was a message.

@@ -9,6 +9,13 @@ use crate::worker::Stamp;
 /// waits in the live queue is taken as fast as what the replay brings.
 const RING: usize = 1024;
 
+/// How far ahead of the last applied message a number may be and still be believed. Ten thousand messages a second take
+/// five days for it, and whoever is away for that long begins anew.
+const MAX_JUMP: u64 = 1 << 32;
+
+/// How high the first number of an epoch may be. Ten thousand messages a second take three years for it.
+const MAX_FIRST: u64 = 1 << 40;
+
 /// One epoch, as far as it was applied.
 #[derive(Debug, Default)]
 pub(super) struct History {
@@ -99,6 +106,15 @@ impl History {
         }
     }
 
+    /// Whether an engine may have come as far as this number. A corrupt or a hostile one must not become the last one
+    /// that was applied: it would make every later message look like a restart, and the count of missing ones absurd.
+    pub(super) fn plausible(&self, sequence: u64) -> bool {
+        match self.last {
+            Some(last) => sequence.saturating_sub(last) <= MAX_JUMP,
+            None => sequence <= MAX_FIRST,
+        }
+    }
+
     pub(super) fn compare(&self, sequence: u64, digest: Digest) -> Seen {
         match self.ring.binary_search_by_key(&sequence, |(sequence, _)| *sequence).ok().and_then(|at| self.ring.get(at))
         {
@@ -184,6 +200,12 @@ impl History {
             self.puncture(sequence.saturating_add(1), Why::Unreadable);
             self.beyond_repair = true;
         }
+    }
+
+    /// A message of this life has no place in it, so nobody knows what it stored or removed.
+    pub(super) fn misplaced(&mut self) {
+        self.puncture(self.next(), Why::Unplaceable);
+        self.beyond_repair = true;
     }
 
     /// Forgets everything. Returns the new epoch's number, if the old one held anything.

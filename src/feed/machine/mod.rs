@@ -29,6 +29,10 @@
 //!   healed as a whole: asked from 0, and if the replay still begins there, everything is dropped and applied
 //!   once more. That is a new epoch number though it is the same life: a follower of (epoch, sequence) never
 //!   sees a sequence run backwards. It is tried on a reconnection and, after a replay endpoint failed, on a timer.
+//! * **Plausible.** A number that no engine reaches (2^32 past the last one, 2^40 at the beginning) is never believed:
+//!   its message is counted and dropped, and the replay is asked what is missing. If that tells a number that fits, all
+//!   is well; if it tells the same nonsense, or there is none, the feed is incomplete until a clear or a new epoch. What
+//!   comes later under its proper number is applied as ever.
 //! * **Restart.** A live number that does not rise is the same message twice (its digest says so) or a restart.
 //!   Without a replay endpoint a reconnection cannot be proven: the feed is incomplete until a clear or a lower
 //!   number.
@@ -73,6 +77,8 @@ pub struct Machine<P> {
     join: Join,
     /// Our side has lost messages after the newest one: the gap that will show has been counted.
     loss_noted: bool,
+    /// Live messages in a row whose numbers were not believed.
+    disbelieved: u32,
     recovery: Option<Recovery>,
     /// Rebuilds in a row that did not heal.
     rebuilds: u32,
@@ -116,6 +122,7 @@ impl<P> Machine<P> {
             tail: None,
             join: Join::Wanted { from: 0 },
             loss_noted: false,
+            disbelieved: 0,
             recovery: None,
             rebuilds: 0,
             restarts: 0,
@@ -164,7 +171,7 @@ impl<P> Machine<P> {
             Input::Connected => self.connected(out),
             Input::Disconnected => self.disconnected(out),
             Input::Live(message) => self.live(message, out),
-            Input::Lost => self.lost(out),
+            Input::Lost => self.lost(Why::Overflow, out),
             Input::OtherLife => self.other_life(out),
             Input::SameLife if !self.replayable => self.history.vouch(0),
             Input::SameLife => {}
@@ -265,6 +272,10 @@ impl<P> Machine<P> {
         if self.link != Link::Up {
             // A link that delivers stands, whatever it said before.
             self.connected(out);
+        }
+        if !self.history.plausible(sequence) {
+            self.counters.implausible += 1;
+            return self.lost(Why::Implausible, out);
         }
         if self.tail.is_some_and(|(tail, _)| sequence <= tail) || self.history.place(sequence) == Place::Behind {
             return self.live_backwards(message, out);
@@ -390,24 +401,30 @@ impl<P> Machine<P> {
         self.join = Join::Wanted { from: sequence };
     }
 
-    /// Live messages after the newest one were lost on our side.
-    fn lost(&mut self, out: &mut Out<P>) {
+    /// Live messages after the newest one were lost on our side, or one came that cannot be put in its place.
+    fn lost(&mut self, occasion: Why, out: &mut Out<P>) {
         if self.link != Link::Up {
             return;
         }
         let next = self.tail.map_or(0, |(tail, _)| tail.saturating_add(1)).max(self.history.next());
         self.live_gap(next);
         self.loss_noted = true;
+        let unplaced = occasion == Why::Implausible;
+        let vain = if unplaced { self.disbelieved.min(MAX_VAIN) } else { 0 };
+        self.disbelieved = self.disbelieved.saturating_add(u32::from(unplaced));
         if !self.replayable {
-            self.history.puncture(next.saturating_add(1), Why::NoReplayEndpoint);
+            let why = if unplaced { Why::Unplaceable } else { Why::NoReplayEndpoint };
+            self.history.puncture(next.saturating_add(1), why);
         } else if self.recovery.is_none() {
-            self.recover(Why::Overflow, out);
+            // A publisher that counts nonsense all the time is asked ever more slowly.
+            self.recover_from(occasion, vain, out);
         }
     }
 
     fn heard(&mut self, sequence: u64, digest: Digest) {
         self.tail = Some((sequence, digest));
         self.loss_noted = false;
+        self.disbelieved = 0;
     }
 
     fn wait(&mut self, message: Message<P>) {

@@ -174,6 +174,8 @@ pub enum Why {
     Overflow,
     /// Replaying: replay and live feed must be joined by a message that both carry.
     Seam,
+    /// Replaying: a live message came under a number that no engine reaches.
+    Implausible,
     /// Replaying: the engine restarted.
     Restarted,
     /// Replaying: an incomplete feed is being rebuilt.
@@ -196,6 +198,8 @@ pub enum Why {
     BurnedNumber,
     /// Incomplete: a message could not be read.
     Unreadable,
+    /// Incomplete: a message came under a number that no engine reaches, and the replay tells no other.
+    Unplaceable,
     /// Gone: the grace is over.
     GraceOver,
 }
@@ -213,6 +217,8 @@ pub struct Counters {
     pub stale: u64,
     /// Live messages under the number that marks a replay's end.
     pub reserved: u64,
+    /// Messages, live or replayed, under a number that no engine reaches: they were not believed.
+    pub implausible: u64,
     /// Live messages that did not fit while a replay ran; the replay brings them again.
     pub overflowed: u64,
     /// Replays by [`Outcome::index`].
@@ -339,6 +345,7 @@ impl Why {
             Self::Gap => "messages are missing, asking for them",
             Self::Overflow => "messages were lost in our own queue, asking for them",
             Self::Seam => "joining the replay to the live feed",
+            Self::Implausible => "a message came under a number that no engine reaches, asking what is missing",
             Self::Restarted => "the engine restarted, asking for what it published since",
             Self::Rebuilding => "asking once more for the whole history",
             Self::NoHistory => "the engine has published nothing yet",
@@ -350,6 +357,7 @@ impl Why {
             Self::ReplayTooYoung => "messages are missing, and the replay no longer reaches back to them",
             Self::BurnedNumber => "the engine counted a message that it never sent",
             Self::Unreadable => "a message could not be read",
+            Self::Unplaceable => "a message came under a number that no engine reaches: what it held is not known",
             Self::GraceOver => "the engine stayed away beyond the grace, its blocks were withdrawn",
         }
     }

@@ -42,6 +42,8 @@ struct Round {
     progress: bool,
     /// A hole was met: the rest is not looked at.
     holed: bool,
+    /// It has carried a number that no engine reaches.
+    odd: bool,
 }
 
 // === impl Recovery ===
@@ -59,7 +61,7 @@ impl<P> Machine<P> {
         self.recover_from(occasion, 0, out);
     }
 
-    fn recover_from(&mut self, occasion: Why, vain: u32, out: &mut Out<P>) {
+    pub(super) fn recover_from(&mut self, occasion: Why, vain: u32, out: &mut Out<P>) {
         out.push_back(Command::Disarm(Timer::Rebuild));
         out.push_back(Command::Arm(Timer::Recovery, 0));
         self.ask(Recovery { occasion, rounds: 0, vain, stuck: None, failed: false, round: Round::default() }, out);
@@ -109,6 +111,12 @@ impl<P> Machine<P> {
         let (sequence, digest) = (message.sequence, message.digest);
         let round = &mut recovery.round;
         if round.holed || sequence == END_OF_REPLAY {
+            return;
+        }
+        if !self.history.plausible(sequence) {
+            // What follows in its order shows whether anything is missing before it.
+            self.counters.implausible += 1;
+            round.odd = true;
             return;
         }
         round.replies += 1;
@@ -270,6 +278,9 @@ impl<P> Machine<P> {
     }
 
     fn finish(&mut self, out: &mut Out<P>) {
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.round.odd) {
+            self.history.misplaced();
+        }
         self.end_recovery(out);
         self.restarts = 0;
         if self.history.flaw().is_none() {

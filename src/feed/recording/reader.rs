@@ -46,7 +46,11 @@ pub enum ReadError {
     #[error("is not of the same recording as the others")]
     OtherRecording,
     /// A part in the middle is missing, or one is given twice.
-    #[error("part {got} follows part {after}: every part must be given once, or only the newest ones")]
+    #[error(
+        "part {} follows part {}: every part must be given once, or only the newest ones",
+        u64::from(*got) + 1,
+        u64::from(*after) + 1
+    )]
     Parts {
         /// The part before.
         after: u32,

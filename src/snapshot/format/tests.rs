@@ -174,7 +174,7 @@ fn each_refusal_has_its_reason() {
     let refusal = |bytes: &[u8]| read(bytes).err();
     assert_eq!(refusal(b"#!/bin/sh"), Some(Refusal::Foreign));
     assert_eq!(refusal(b""), Some(Refusal::Foreign));
-    assert_eq!(refusal(&version), Some(Refusal::Version));
+    assert!(matches!(refusal(&version), Some(Refusal::Version { .. })));
     assert_eq!(refusal(&bytes[..50]), Some(Refusal::Torn));
     assert_eq!(refusal(&sum), Some(Refusal::Checksum));
     assert_eq!(refusal(&sealed([&bytes[..], &[1]].concat())), Some(Refusal::Malformed));

@@ -676,7 +676,7 @@ fn a_link_that_breaks() {
                 "other life -> connecting NoMessageYet, begin 2 publisher_changed",
                 "live 0 -> apply 2:0, live Whole",
                 "other life -> connecting NoMessageYet, begin 3 publisher_changed",
-                "live 1 -> incomplete NoReplayEndpoint, apply 3:1",
+                "live 1 -> apply 3:1, incomplete NoReplayEndpoint",
             ],
         },
         Row {

@@ -10,6 +10,7 @@
 //! admin      /live /ready /metrics /status
 //! telemetry  log lines
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
+//! relay      fleets: what our ranks hold, told over NATS, and others' followed
 //! feed       sockets, the state machine of one feed, supervision
 //! replica    an index rebuilt from another's normalized feed, and the messages of that
 //! snapshot   what a rank holds, in a file that outlives the process
@@ -31,6 +32,7 @@ pub mod hash;
 pub mod index;
 pub mod normalize;
 pub mod proto;
+pub mod relay;
 pub mod replica;
 pub mod serve;
 pub mod sim;

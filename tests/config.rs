@@ -341,7 +341,7 @@ fn what_is_no_yaml_is_one_fault_with_its_place() {
         ("grpc: { listen: \"127.0.0.1:9400\" }", "kvtap.yaml:1:17: grpc.listen: expected a list, not text"),
         (
             "? [a]\n: b",
-            "kvtap.yaml:1:3: (a list): no such setting; known here: grpc, admin, log, limits, snapshot, nats, defaults, feeds",
+            "kvtap.yaml:1:3: (a list): no such setting; known here: grpc, admin, log, limits, snapshot, nats, relay, defaults, feeds",
         ),
     ] {
         assert_faults(text, &[], &[line]);

@@ -21,6 +21,7 @@ use crate::feed::zmq::EndpointError;
 use crate::feed::{self, Feed, Snapshots, runner::Timing};
 use crate::index::Index;
 use crate::normalize;
+use crate::relay::Relay;
 use crate::serve::{self, Listener, listen};
 use crate::snapshot::Store;
 use crate::telemetry;
@@ -85,6 +86,7 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
 
     let feeds = spawn_feeds(&config, &fleet)?;
     let planes = spawn_planes(&config, &fleet)?;
+    let relay = config.relay.clone().map(|relay| Relay::spawn(relay, &fleet.index, &fleet.board));
     let options = serve::Options {
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
@@ -96,6 +98,9 @@ async fn serve(config: Config, shutdown: CancellationToken) -> Outcome {
     let drained =
         if shutdown.is_cancelled() { told.await.map_or(Duration::ZERO, |told| told.elapsed()) } else { Duration::ZERO };
     let left = config.grpc.drain_grace.saturating_sub(drained).max(LAST_SNAPSHOT);
+    if let Some(relay) = relay {
+        relay.stop().await;
+    }
     join_all(feeds.into_iter().map(|feed| feed.finish(left))).await;
     join_all(planes.into_iter().map(Plane::stop)).await;
     // The admin port goes last, so that readiness says 503 while requests drain.
@@ -149,7 +154,8 @@ fn spawn_planes(config: &Config, fleet: &Fleet) -> Result<Vec<Plane>, Failure> {
             limits: Default::default(),
             queue: feed.tuning.queue,
         };
-        Plane::spawn(options, &fleet.index, &fleet.board).map_err(|error| Failure::Failed(format!("{}: {error}", feed.worker)))
+        Plane::spawn(options, &fleet.index, &fleet.board)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", feed.worker)))
     });
     planes.collect()
 }

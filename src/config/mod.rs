@@ -19,6 +19,7 @@ mod fault;
 mod feed;
 mod nats;
 mod read;
+mod relay;
 mod rule;
 mod sections;
 mod tree;
@@ -37,6 +38,7 @@ pub use sections::{Admin, Format, Grpc, Level, Log, Snapshot, Tuning};
 
 use crate::feed::zmq::Mode;
 use crate::index::Limits;
+use crate::relay::RelayOptions;
 use read::Reader;
 
 /// The largest file that is read, in bytes.
@@ -57,6 +59,8 @@ pub struct Config {
     pub snapshot: Snapshot,
     /// How NATS servers are reached.
     pub nats: Nats,
+    /// How a fleet is joined; `None`: none is.
+    pub relay: Option<RelayOptions>,
     /// The engines to follow.
     pub feeds: Vec<Feed>,
 }
@@ -109,11 +113,12 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
     let limits = sections::limits(reader, &mut root);
     let snapshot = sections::snapshot(reader, &mut root);
     let nats = nats::nats(reader, &mut root);
+    let relay = relay::relay(reader, &mut root, nats.as_ref());
     let defaults = sections::defaults(reader, &mut root);
     let entries = root.sections(reader, "feeds");
     let feeds: Vec<Option<feed::Read>> =
         entries.into_iter().map(|entry| feed::read(reader, entry, defaults.as_ref())).collect();
-    if feeds.is_empty() {
+    if feeds.is_empty() && !matches!(relay, Some(Some(_))) {
         reader.warn(&root.place, "feeds", "no engine is listed: every answer will be empty");
     }
     root.finish(reader);
@@ -124,7 +129,7 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
 
     let (grpc, admin) = servers?;
     let feeds = feeds.into_iter().map(|read| Some(read?.feed)).collect::<Option<_>>()?;
-    Some(Config { grpc, admin, log: log?, limits: limits?, snapshot: snapshot?, nats: nats?, feeds })
+    Some(Config { grpc, admin, log: log?, limits: limits?, snapshot: snapshot?, nats: nats?, relay: relay?, feeds })
 }
 
 /// A rank of a worker has one feed, and a name means one worker.

@@ -39,7 +39,7 @@ pub(super) const PATH: Text = Text { min: 1, max: 4096 };
 
 struct Subject;
 
-struct StreamName;
+pub(super) struct StreamName;
 
 /// The keys of a feed that are about NATS, as they were read.
 pub(super) struct Keys {

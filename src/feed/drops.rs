@@ -2,7 +2,7 @@
 //! be held against it.
 
 /// The words, room by room. They are labels of a metric and keys of `ListWorkers`: they stay.
-pub const WORDS: [&str; 55] = [
+pub const WORDS: [&str; 57] = [
     // A message's frames and payload (`wire::MessageError`).
     "frame_count",
     "sequence_length",
@@ -57,6 +57,9 @@ pub const WORDS: [&str; 55] = [
     "too_many_workers",
     "too_many_publishers",
     "slow_consumer",
+    // A message of a fleet (`relay`).
+    "foreign_key",
+    "rival_owner",
     // The feed itself: `stale` and `buffer_full` are messages that a replay brings once more.
     "queue_overflow",
     "implausible_sequence",

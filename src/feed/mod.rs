@@ -36,4 +36,5 @@ mod tally;
 pub mod zmq;
 
 pub use keeper::Snapshots;
+pub(crate) use spawn::Place;
 pub use spawn::{Feed, Options, PolledOptions, SpawnError};

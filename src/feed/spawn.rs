@@ -100,7 +100,7 @@ pub struct Feed {
 
 /// A feed's place on the board and in the index, given up on drop.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     rank: RankId,
     index: Arc<Index>,
     board: Arc<Board>,
@@ -310,12 +310,12 @@ impl Place {
     }
 
     /// The rank's slot in the index.
-    pub(super) fn rank(&self) -> RankId {
+    pub(crate) fn rank(&self) -> RankId {
         self.rank
     }
 
     /// Registers a rank. From here on whatever fails gives the place up again.
-    fn take(
+    pub(crate) fn take(
         identity: &Identity,
         copies: Copies,
         index: &Arc<Index>,

@@ -4,8 +4,11 @@
 
 mod dynamo;
 mod faults;
+mod fleet;
 mod hostile;
 mod raw;
+mod relay;
+mod schedule;
 mod secured;
 mod server;
 mod streamed;

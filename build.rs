@@ -14,6 +14,9 @@ const SETS: [(&str, &[&str]); 2] = [
     ("kvtap_admin.bin", &["proto/kvtap/v1/admin.proto"]),
 ];
 
+/// Messages that travel over NATS: no socket answers them.
+const RELAYED: &str = "proto/kvtap/v1/relay.proto";
+
 /// Services of other projects, which are answered where the configuration says so.
 const ADAPTED: [&str; 1] = ["proto/indexer/v1/indexer.proto"];
 
@@ -30,6 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         std::fs::write(out.join(descriptors), one.encode_file_descriptor_set())?;
         all.open_files(files)?;
     }
+    all.open_file(RELAYED)?;
     tonic_prost_build::configure()
         // Maps in key order, so that equal answers are equal bytes.
         .btree_map(".kvtap")

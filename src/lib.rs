@@ -14,6 +14,7 @@
 //! telemetry  log lines
 //! roster     which feeds run: who wants which, who gets it
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
+//! relay      fleets: what our ranks hold, told over NATS, and others' followed
 //! feed       sockets, the state machine of one feed, supervision
 //! replica    an index rebuilt from another's normalized feed, and the messages of that
 //! snapshot   what a rank holds, in a file that outlives the process
@@ -38,6 +39,7 @@ pub mod index;
 pub mod net;
 pub mod normalize;
 pub mod proto;
+pub mod relay;
 pub mod replica;
 pub mod roster;
 pub mod serve;

@@ -341,7 +341,7 @@ fn what_is_no_yaml_is_one_fault_with_its_place() {
         ("grpc: { listen: \"127.0.0.1:9400\" }", "kvtap.yaml:1:17: grpc.listen: expected a list, not text"),
         (
             "? [a]\n: b",
-            "kvtap.yaml:1:3: (a list): no such setting; known here: grpc, admin, admin_rpc, log, limits, snapshot, defaults, discovery, feeds",
+            "kvtap.yaml:1:3: (a list): no such setting; known here: grpc, admin, admin_rpc, log, limits, snapshot, nats, relay, defaults, discovery, feeds",
         ),
     ] {
         assert_faults(text, &[], &[line]);
@@ -428,7 +428,7 @@ fn what_cannot_be_followed_is_refused() {
     for (lines, fault) in [
         (
             "engine: dynamo",
-            "kvtap.yaml:5:13: feeds[0].engine: dynamo's event plane is not supported yet; tap the engine behind it (vllm, sglang or trtllm)",
+            "kvtap.yaml:5:13: feeds[0].engine: dynamo's event plane is followed over NATS (`endpoint: nats://host:port`); else tap the engine behind it (vllm, sglang or trtllm)",
         ),
         (
             "replay: tcp://*:6000",

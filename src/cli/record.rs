@@ -192,6 +192,8 @@ async fn record(args: Args, stop: &CancellationToken) -> Result<Tally, Failure> 
                         eprintln!("{}: {error}", args.endpoint);
                     }
                 }
+                // Nothing that a socket says.
+                Some(LinkEvent::Missed | LinkEvent::OtherLife | LinkEvent::SameLife | LinkEvent::Unnumbered) => {}
                 Some(LinkEvent::Rejected { reason, count }) => eprintln!("turned away {count}: {reason}"),
                 Some(LinkEvent::Connected) => {
                     (fault, unreached) = (None, None);

@@ -21,6 +21,7 @@ use crate::config::{Config, Env, Format, Watch};
 use crate::feed::Snapshots;
 use crate::feed::status::Board;
 use crate::index::Index;
+use crate::relay::Relay;
 use crate::roster::{Roster, Source};
 use crate::serve::{self, Listener, listen};
 use crate::snapshot::Store;
@@ -102,7 +103,8 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
     let rpc_listeners = rpc_listeners.map_err(|error| Failure::Failed(format!("{error} (admin_rpc.listen)")))?;
     announce(&format!("admin listening on {}", admin_listener.local_addr()?));
     let level = telemetry.level.clone();
-    let admin = Admin::new(Arc::clone(&fleet), &requests, readiness.clone()).bounded(config.admin.bounds).telling(telemetry);
+    let admin =
+        Admin::new(Arc::clone(&fleet), &requests, readiness.clone()).bounded(config.admin.bounds).telling(telemetry);
     let admin_stop = CancellationToken::new();
     let admin_task = tokio::spawn(admin::serve(admin_listener, admin, admin_stop.clone()));
 
@@ -127,6 +129,7 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
         reloads: Arc::clone(&fleet.reloads),
     };
     tokio::spawn(reloader.run(file.watch, file.hangup, shutdown.clone()));
+    let relay = config.relay.clone().map(|relay| Relay::spawn(relay, &fleet.index, &fleet.board));
     let options = serve::Options {
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,
@@ -150,6 +153,9 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
     shutdown.cancel();
     admin_rpc.await;
     let left = config.grpc.drain_grace.saturating_sub(drained).max(LAST_SNAPSHOT);
+    if let Some(relay) = relay {
+        relay.stop().await;
+    }
     roster.finish(left).await;
     // The admin port goes last, so that readiness says 503 while requests drain.
     admin_stop.cancel();

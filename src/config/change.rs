@@ -10,9 +10,12 @@ impl Config {
     /// restart brings into force. Everything else can change while it runs.
     pub fn fixed_changes(&self, new: &Self) -> Vec<&'static str> {
         // Taken apart whole, so that whoever adds a setting decides here.
-        let Self { grpc, admin, admin_rpc, log, limits: _, snapshot, defaults: _, discovery, feeds: _ } = self;
-        let Grpc { listen, max_message_bytes, reflection, drain_grace } = grpc;
-        let Admin { listen: admin_listen } = admin;
+        let Self { grpc, admin, admin_rpc, log, limits: _, snapshot, nats: _, relay, .. } = self;
+        let Self { defaults: _, discovery, feeds: _, .. } = self;
+        let Grpc { listen, max_message_bytes, reflection, drain_grace, limits, keep_alive, .. } = grpc;
+        // What the files hold can change while it runs; which files they are cannot.
+        let Grpc { tls, token_file, adapters, .. } = grpc;
+        let Admin { listen: admin_listen, bounds } = admin;
         let Log { level: _, format } = log;
         let Snapshot { directory, interval } = snapshot;
         let mut differs = vec![
@@ -20,11 +23,18 @@ impl Config {
             ("grpc.max_message_bytes", *max_message_bytes != new.grpc.max_message_bytes),
             ("grpc.reflection", *reflection != new.grpc.reflection),
             ("grpc.drain_grace", *drain_grace != new.grpc.drain_grace),
+            ("grpc.limits", *limits != new.grpc.limits),
+            ("grpc.keep_alive", *keep_alive != new.grpc.keep_alive),
+            ("grpc.tls", *tls != new.grpc.tls),
+            ("grpc.token_file", *token_file != new.grpc.token_file),
+            ("grpc.adapters", *adapters != new.grpc.adapters),
             ("admin.listen", *admin_listen != new.admin.listen),
+            ("admin.limits", *bounds != new.admin.bounds),
             ("admin_rpc.listen", *admin_rpc != new.admin_rpc),
             ("log.format", *format != new.log.format),
             ("snapshot.directory", *directory != new.snapshot.directory),
             ("snapshot.interval", *interval != new.snapshot.interval),
+            ("relay", *relay != new.relay),
         ];
         match (discovery, &new.discovery) {
             (Some(old), Some(new)) => {

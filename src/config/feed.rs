@@ -5,11 +5,13 @@ use std::fmt;
 use std::ops::Range;
 
 use super::fault::{Place, Placed};
+use super::nats::{Keys, Subscription};
 use super::read::{Default, Reader, Section};
 use super::rule::{Flag, Number, Rule, Text, Words};
 use super::sections::{Tuning, tuning};
 use crate::block::{Grid, MAX_BLOCK_SIZE};
 use crate::feed::http::{HttpEndpoint, HttpEndpointError};
+use crate::feed::nats::{NatsEndpoint, NatsEndpointError};
 use crate::feed::zmq::{Endpoint, EndpointError, Mode, SubOptions};
 use crate::index::Copies;
 
@@ -45,6 +47,8 @@ pub struct Feed {
     pub grid: Option<Grid>,
     /// Whether a block that is announced twice counts twice.
     pub copies: Copies,
+    /// What is subscribed to, where the endpoint is NATS.
+    pub subscription: Option<Subscription>,
     /// How it is followed.
     pub tuning: Tuning,
 }
@@ -56,6 +60,8 @@ pub enum EventEndpoint {
     Zmq(Endpoint),
     /// One URL that is polled for all ranks.
     Http(HttpEndpoint),
+    /// One subscription of NATS for all ranks.
+    Nats(NatsEndpoint),
 }
 
 /// What publishes a feed. All of them are decoded by what is seen on the wire; the word is for people, and for
@@ -145,11 +151,14 @@ impl Rule for Source {
         if text.starts_with("http") {
             return text.parse().map(EventEndpoint::Http).map_err(|error: HttpEndpointError| error.to_string());
         }
+        if text.starts_with("nats://") || text.starts_with("tls://") {
+            return text.parse().map(EventEndpoint::Nats).map_err(|error: NatsEndpointError| error.to_string());
+        }
         Connectable.read(text).map(EventEndpoint::Zmq)
     }
 
     fn allowed(&self) -> String {
-        format!("{}, or http://host:port/path", Connectable.allowed())
+        format!("{}, http://host:port/path, or nats://host:port", Connectable.allowed())
     }
 
     fn is_text(&self) -> bool {
@@ -160,14 +169,14 @@ impl Rule for Source {
 // === impl EventEndpoint ===
 
 impl EventEndpoint {
-    /// The socket of one rank; `None` for a URL.
+    /// The socket of one rank; `None` where all ranks share one.
     ///
     /// # Errors
     /// Those of [`Endpoint::at_rank`], for a rank that the feed does not have.
     pub fn socket(&self, rank: u32) -> Result<Option<Endpoint>, EndpointError> {
         match self {
             Self::Zmq(endpoint) => endpoint.at_rank(rank).map(Some),
-            Self::Http(_) => Ok(None),
+            Self::Http(_) | Self::Nats(_) => Ok(None),
         }
     }
 }
@@ -177,6 +186,7 @@ impl fmt::Display for EventEndpoint {
         match self {
             Self::Zmq(endpoint) => endpoint.fmt(f),
             Self::Http(endpoint) => endpoint.fmt(f),
+            Self::Nats(endpoint) => endpoint.fmt(f),
         }
     }
 }
@@ -205,10 +215,12 @@ pub(super) fn read(reader: &mut Reader<'_>, mut section: Section<'_>, base: Opti
     let bind = section.or(reader, "bind", &Flag, Default::Text("false"));
     let grid = section.optional(reader, "block_size", &BlockSize);
     let copies = section.or(reader, "copies", &COPIES, Default::Text("count"));
+    let keys = Keys::read(reader, &mut section);
     let tuning = tuning(reader, &mut section, base);
 
-    if let Some(Placed { value: Engine::Dynamo, place }) = &engine {
-        let what = "dynamo's event plane is not supported yet; tap the engine behind it (vllm, sglang or trtllm)";
+    let over_nats = matches!(&endpoint, Some(Placed { value: EventEndpoint::Nats(_), .. }));
+    if let (Some(Placed { value: Engine::Dynamo, place }), false) = (&engine, over_nats) {
+        let what = "dynamo's event plane is followed over NATS (`endpoint: nats://host:port`); else tap the engine behind it (vllm, sglang or trtllm)";
         reader.fault(place, &section.path_of("engine"), what);
     }
     let mode = if bind?.value { Mode::Bind } else { Mode::Connect };
@@ -235,7 +247,45 @@ pub(super) fn read(reader: &mut Reader<'_>, mut section: Section<'_>, base: Opti
                 reader.fault(place, &section.path_of("topic"), "what is polled over http has no topics");
             }
         }
+        Some(Placed { value: EventEndpoint::Nats(_), place }) => {
+            if mode == Mode::Bind {
+                reader.fault(place, &endpoint_path, "a NATS server is connected to, it cannot be bound");
+            }
+            for (name, place) in
+                [("replay", replay.as_ref().map(|r| &r.place)), ("topic", topic.as_ref().map(|t| &t.place))]
+            {
+                if let Some(place) = place {
+                    reader.fault(place, &section.path_of(name), "is of ZMQ sockets: NATS has subjects, and streams");
+                }
+            }
+            if engine.as_ref().is_some_and(|engine| engine.value == Engine::Dynamo) && grid.is_none() {
+                let what = "is required for dynamo: its events do not say how many tokens a block has";
+                reader.fault(place, &section.path_of("block_size"), what);
+            }
+        }
         None => {}
+    }
+    let subscription = match &endpoint {
+        Some(Placed { value: EventEndpoint::Nats(servers), place }) => {
+            let servers = Placed { value: servers.clone(), place: place.clone() };
+            Some(keys.subscription(reader, &section, &servers))
+        }
+        _ => {
+            keys.refuse(reader, &section);
+            None
+        }
+    };
+    if let (Some(Some(subscription)), Some(ranks), Some(engine)) = (&subscription, &ranks, &engine) {
+        let appear = subscription.subject.names_workers() || engine.value == Engine::Dynamo;
+        let what = match (appear, ranks.value) {
+            (_, 1) => None,
+            (true, _) => Some("ranks appear by themselves where the wire names the workers: bound them by `max_ranks`"),
+            (false, _) if !subscription.subject.names_ranks() => Some("several ranks need a `{rank}` in the subject"),
+            (false, _) => None,
+        };
+        if let Some(what) = what {
+            reader.fault(&ranks.place, &section.path_of("ranks"), what);
+        }
     }
     // Engines bind their replay socket, also those that connect for their events.
     if let Some(Placed { value, place }) = &replay
@@ -262,6 +312,10 @@ pub(super) fn read(reader: &mut Reader<'_>, mut section: Section<'_>, base: Opti
             mode,
             grid: grid.map(|grid| grid.value),
             copies: copies?.value,
+            subscription: match subscription {
+                Some(None) => return None,
+                given => given.flatten(),
+            },
             tuning,
         },
         path: worker_path.trim_end_matches(".worker").to_owned(),
@@ -307,6 +361,13 @@ fn check_links(reader: &mut Reader<'_>, read: &Read, endpoint_path: &str, replay
         EventEndpoint::Http(endpoint) => {
             if !endpoint.is_local() {
                 let what = format!("{endpoint} is not local: http is neither encrypted nor authenticated");
+                reader.warn(&read.endpoint_place, endpoint_path, what);
+            }
+            return;
+        }
+        EventEndpoint::Nats(endpoint) => {
+            if !endpoint.is_local() && !endpoint.is_tls() {
+                let what = format!("{endpoint} is neither local nor tls://: whoever is on the way can read it");
                 reader.warn(&read.endpoint_place, endpoint_path, what);
             }
             return;

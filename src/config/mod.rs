@@ -23,9 +23,11 @@ mod discovery;
 mod env;
 mod fault;
 mod feed;
+mod nats;
 mod outside;
 mod plan;
 mod read;
+mod relay;
 mod rule;
 mod schema;
 mod sections;
@@ -41,6 +43,7 @@ pub use discovery::{Discovery, NotReady, Resource};
 pub use env::Env;
 pub use fault::{Fault, Faults, Place, Warnings};
 pub use feed::{Engine, EventEndpoint, Feed};
+pub use nats::{Nats, Subscription};
 pub use outside::Setting;
 pub use read::Key;
 pub use schema::schema;
@@ -49,6 +52,7 @@ pub use watch::Watch;
 
 use crate::feed::zmq::Mode;
 use crate::index::Limits;
+use crate::relay::RelayOptions;
 use crate::serve::ListenAddr;
 use read::Reader;
 
@@ -70,6 +74,10 @@ pub struct Config {
     pub limits: Limits,
     /// What outlives a restart.
     pub snapshot: Snapshot,
+    /// How NATS servers are reached.
+    pub nats: Nats,
+    /// How a fleet is joined; `None`: none is.
+    pub relay: Option<RelayOptions>,
     /// How feeds are followed that do not say otherwise.
     pub defaults: Tuning,
     /// Which engines are to be found in Kubernetes; `None`: none are looked for.
@@ -128,12 +136,15 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
     let log = sections::log(reader, &mut root);
     let limits = sections::limits(reader, &mut root);
     let snapshot = sections::snapshot(reader, &mut root);
+    let nats = nats::nats(reader, &mut root);
+    let relay = relay::relay(reader, &mut root, nats.as_ref());
     let defaults = sections::defaults(reader, &mut root);
     let discovery = discovery::discovery(reader, &mut root);
     let entries = root.sections(reader, "feeds");
     let feeds: Vec<Option<feed::Read>> =
         entries.into_iter().map(|entry| feed::read(reader, entry, defaults.as_ref())).collect();
-    if feeds.is_empty() && admin_rpc.is_empty() && matches!(discovery, Some(None)) {
+    let nobody_else = admin_rpc.is_empty() && matches!(discovery, Some(None)) && !matches!(relay, Some(Some(_)));
+    if feeds.is_empty() && nobody_else {
         reader.warn(&root.place, "feeds", "no engine is listed: every answer will be empty");
     }
     root.finish(reader);
@@ -144,8 +155,9 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
 
     let (grpc, admin) = servers?;
     let feeds = feeds.into_iter().map(|read| Some(read?.feed)).collect::<Option<_>>()?;
-    let (log, limits, snapshot) = (log?, limits?, snapshot?);
-    Some(Config { grpc, admin, admin_rpc, log, limits, snapshot, defaults: defaults?, discovery: discovery?, feeds })
+    let (log, limits, snapshot, nats, relay) = (log?, limits?, snapshot?, nats?, relay?);
+    let (defaults, discovery) = (defaults?, discovery?);
+    Some(Config { grpc, admin, admin_rpc, log, limits, snapshot, nats, relay, defaults, discovery, feeds })
 }
 
 /// A rank of a worker has one feed, and a name means one worker.

@@ -4,9 +4,11 @@ use std::io;
 use std::sync::Arc;
 
 use super::feed::{Engine, EventEndpoint, Feed};
+use super::nats::{Nats, Subscription};
 use super::sections::Tuning;
 use super::{Config, Snapshot};
 use crate::feed::http::PollOptions;
+use crate::feed::nats::{ConnectionOptions, PlaneOptions};
 use crate::feed::runner::Timing;
 use crate::feed::zmq::{self, EndpointError, ReplayOptions, SubOptions};
 use crate::feed::{self, Snapshots};
@@ -25,7 +27,7 @@ impl Config {
     /// None for a configuration that was read: every rank's endpoint was checked.
     pub fn wanted(&self, snapshots: Option<&Snapshots>) -> Result<Vec<Wanted>, EndpointError> {
         let feeds = self.feeds.iter().enumerate();
-        feeds.map(|(i, feed)| feed.wanted(format!("feeds[{i}]"), "", snapshots)).collect()
+        feeds.map(|(i, feed)| feed.wanted(format!("feeds[{i}]"), "", &self.nats, snapshots)).collect()
     }
 }
 
@@ -53,11 +55,15 @@ impl Feed {
         &self,
         origin: String,
         instance: &str,
+        nats: &Nats,
         snapshots: Option<&Snapshots>,
     ) -> Result<Wanted, EndpointError> {
-        let plans = match self.poll() {
-            Some(poll) => vec![Plan::Polled(Box::new(self.polled_options(poll)))],
-            None => {
+        let plans = match (self.poll(), self.nats(nats)) {
+            (Some(poll), _) => vec![Plan::Polled(Box::new(self.polled_options(poll)))],
+            (None, Some((connection, subscription))) => {
+                vec![Plan::Plane(Box::new(self.plane_options(connection, subscription)))]
+            }
+            (None, None) => {
                 let ranks = self.rank_numbers().filter_map(|rank| self.options(rank, snapshots).transpose());
                 ranks.map(|options| Ok(Plan::Rank(Box::new(options?)))).collect::<Result<_, _>>()?
             }
@@ -107,6 +113,42 @@ impl Feed {
         }
     }
 
+    /// The subscription that it is followed by over NATS.
+    fn plane_options(&self, connection: ConnectionOptions, subscription: &Subscription) -> PlaneOptions {
+        PlaneOptions {
+            identity: self.identity(self.first_rank),
+            engine: self.engine.name(),
+            dialect: self.engine.dialect(),
+            connection,
+            pattern: subscription.subject.clone(),
+            stream: subscription.stream.clone(),
+            ranks: self.rank_numbers(),
+            max_ranks: subscription.max_ranks,
+            silence: subscription.silence_grace,
+            copies: self.copies,
+            normalize: self.normalize(),
+            timing: self.timing(),
+            limits: Default::default(),
+            queue: self.tuning.queue,
+        }
+    }
+
+    /// How its servers are reached, where it comes over NATS, and what it subscribes to there.
+    pub fn nats(&self, nats: &Nats) -> Option<(ConnectionOptions, &Subscription)> {
+        let subscription = self.subscription.as_ref()?;
+        let defaults = ConnectionOptions::new(subscription.endpoint.clone());
+        let Tuning { queue, reconnect_max, .. } = self.tuning;
+        let connection = ConnectionOptions {
+            security: nats.security.clone(),
+            ping_interval: nats.ping_interval,
+            first_retry: defaults.first_retry.min(reconnect_max),
+            longest_retry: reconnect_max,
+            subscription: queue.messages,
+            ..defaults
+        };
+        Some((connection, subscription))
+    }
+
     /// How its URL is polled, for all of its ranks; `None` where its ranks have sockets.
     pub fn poll(&self) -> Option<PollOptions> {
         let EventEndpoint::Http(endpoint) = &self.endpoint else { return None };
@@ -116,7 +158,7 @@ impl Feed {
         Some(PollOptions { interval: poll_interval, first_retry, longest_retry: reconnect_max, queue, ..defaults })
     }
 
-    /// The event link of one of its ranks; `None` where they are polled.
+    /// The event link of one of its ranks; `None` where they have none of their own.
     ///
     /// # Errors
     /// Those of [`Endpoint::at_rank`](zmq::Endpoint::at_rank), for a rank that is not one of [`Feed::rank_numbers`].
@@ -158,8 +200,8 @@ impl Engine {
             Self::Vllm => Dialect::Vllm,
             Self::Sglang => Dialect::Sglang,
             Self::Trtllm => Dialect::Trtllm,
-            // The configuration refuses `dynamo` for ZMQ feeds.
-            Self::Dynamo | Self::Auto => Dialect::Auto,
+            Self::Dynamo => Dialect::Dynamo,
+            Self::Auto => Dialect::Auto,
         }
     }
 }

@@ -121,11 +121,11 @@ const FORMATS: Words<Format> = Words(&[("text", Format::Text), ("json", Format::
 
 const TRANSPORTS: Words<Transport> = Words(&[("own", Transport::Own), ("zeromq", Transport::Zeromq)]);
 
-const fn seconds(min: u64, max: u64) -> Time {
+pub(super) const fn seconds(min: u64, max: u64) -> Time {
     Time { min: Duration::from_secs(min), max: Duration::from_secs(max) }
 }
 
-const fn millis(min: u64, max: u64) -> Time {
+pub(super) const fn millis(min: u64, max: u64) -> Time {
     Time { min: Duration::from_millis(min), max: Duration::from_millis(max) }
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::object::{PREFIX, Sighting};
-use crate::config::{self, Faults, Feed, Setting, Tuning};
+use crate::config::{self, Faults, Feed, Nats, Setting, Tuning};
 use crate::feed::Snapshots;
 use crate::roster::Wanted;
 
@@ -40,6 +40,7 @@ pub(super) fn find(
     sighting: &Sighting,
     discovery: &config::Discovery,
     defaults: &Tuning,
+    nats: &Nats,
     snapshots: Option<&Snapshots>,
 ) -> Found {
     if !sighting.ready && discovery.not_ready == config::NotReady::Withdraw {
@@ -49,7 +50,7 @@ pub(super) fn find(
     let origin = format!("pod {}/{}", sighting.namespace, sighting.name);
     let read = settings(sighting, address, discovery).and_then(|settings| {
         let (feed, _) = Feed::from_settings(settings, &origin, defaults).map_err(|faults| one_line(&faults))?;
-        feed.wanted(origin.clone(), &sighting.uid, snapshots).map_err(|error| error.to_string())
+        feed.wanted(origin.clone(), &sighting.uid, nats, snapshots).map_err(|error| error.to_string())
     });
     match read {
         Ok(wanted) => Found::Engine(wanted),

@@ -284,7 +284,7 @@ impl Discovery {
         for sighting in self.known.engines() {
             // A file that speaks of no discovery any more comes into force with a restart.
             let settings = config.discovery.as_ref().unwrap_or(&self.settings);
-            match find(sighting, settings, &config.defaults, self.snapshots.as_ref()) {
+            match find(sighting, settings, &config.defaults, &config.nats, self.snapshots.as_ref()) {
                 Found::Engine(engine) => wanted.push(engine),
                 Found::Waiting => waiting += 1,
                 Found::Refused(what) => refused.push(what),

@@ -2,7 +2,7 @@
 //! be held against it.
 
 /// The words, room by room. They are labels of a metric and keys of `ListWorkers`: they stay.
-pub const WORDS: [&str; 49] = [
+pub const WORDS: [&str; 57] = [
     // A message's frames and payload (`wire::MessageError`).
     "frame_count",
     "sequence_length",
@@ -50,6 +50,16 @@ pub const WORDS: [&str; 49] = [
     "crowded",
     "backlog",
     "accept_failed",
+    // A message of NATS (`nats`).
+    "bad_header",
+    "unknown_subject",
+    "unowned_event",
+    "too_many_workers",
+    "too_many_publishers",
+    "slow_consumer",
+    // A message of a fleet (`relay`).
+    "foreign_key",
+    "rival_owner",
     // The feed itself: `stale` and `buffer_full` are messages that a replay brings once more.
     "queue_overflow",
     "implausible_sequence",

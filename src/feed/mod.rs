@@ -10,7 +10,8 @@
 //! [`Board`](status::Board), and starts two tasks. The link's only receives; the [`Runner`](runner::Runner)'s asks the
 //! [`Machine`](machine::Machine) about every message and does what it says. One socket is one rank: a batch that names
 //! another rank is applied to the socket's all the same, and counted as `rank_conflict`. TensorRT-LLM's HTTP endpoint
-//! speaks for all ranks: [`Feed::spawn_polled`] gives each its lane ([`http`]).
+//! speaks for all ranks: [`Feed::spawn_polled`] gives each its lane ([`http`]). So does a subscription of NATS, whose
+//! ranks may appear as they speak ([`nats`]).
 //!
 //! What holds:
 //!
@@ -25,6 +26,7 @@ pub mod drops;
 pub mod http;
 mod keeper;
 pub mod machine;
+pub mod nats;
 pub mod recording;
 pub mod runner;
 pub mod source;
@@ -34,4 +36,5 @@ mod tally;
 pub mod zmq;
 
 pub use keeper::Snapshots;
+pub(crate) use spawn::Place;
 pub use spawn::{Feed, Options, PolledOptions, SpawnError};

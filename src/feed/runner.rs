@@ -252,6 +252,13 @@ impl<S: Source> Runner<S> {
                 self.tally.drop("queue_overflow", messages);
                 return self.input(Input::Lost).await;
             }
+            LinkEvent::Missed => return self.input(Input::Lost).await,
+            LinkEvent::OtherLife => return self.input(Input::OtherLife).await,
+            LinkEvent::SameLife => return self.input(Input::SameLife).await,
+            LinkEvent::Unnumbered => {
+                self.tally.unnumbered = true;
+                self.publish();
+            }
             LinkEvent::Message(frames) => {
                 self.tally.messages += 1;
                 self.tally.bytes += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();

@@ -13,7 +13,7 @@ use super::machine::Limits;
 use super::runner::{Ended, Runner, Timing};
 use super::source::ZmqSource;
 use super::status::{Board, Entry};
-use super::zmq::{EndpointError, ReplayOptions, SubOptions, subscribe};
+use super::zmq::{EndpointError, QueueReceiver, ReplayOptions, SubOptions, subscribe};
 use crate::index::{Copies, Index, IndexError, RankWriter};
 use crate::normalize::{self, Normalizer};
 use crate::wire::Dialect;
@@ -65,6 +65,27 @@ pub struct PolledOptions {
     pub limits: Limits,
 }
 
+/// One rank's feed whose messages somebody else receives, and puts into a queue.
+#[derive(Clone, Debug)]
+pub(super) struct QueuedOptions {
+    /// What the rank is called.
+    pub(super) identity: Identity,
+    /// The engine, by its configured word.
+    pub(super) engine: &'static str,
+    /// Where the messages come from, for people.
+    pub(super) endpoint: String,
+    /// What its payloads look like.
+    pub(super) dialect: Dialect,
+    /// Whether copies of a block are counted.
+    pub(super) copies: Copies,
+    /// How its events are read.
+    pub(super) normalize: normalize::Options,
+    /// How long it waits for what.
+    pub(super) timing: Timing,
+    /// What may wait during a recovery.
+    pub(super) limits: Limits,
+}
+
 /// A feed that runs. Dropping it stops it, and withdraws the rank from board and index.
 #[derive(Debug)]
 pub struct Feed {
@@ -79,7 +100,7 @@ pub struct Feed {
 
 /// A feed's place on the board and in the index, given up on drop.
 #[derive(Debug)]
-struct Place {
+pub(crate) struct Place {
     rank: RankId,
     index: Arc<Index>,
     board: Arc<Board>,
@@ -197,6 +218,28 @@ impl Feed {
         Ok(feeds.collect())
     }
 
+    /// A feed that follows what `receiver` brings. It takes no snapshots: what proves one, others have.
+    ///
+    /// # Errors
+    /// [`IndexError`]; nothing was registered then.
+    pub(super) fn spawn_queued(
+        options: QueuedOptions,
+        receiver: QueueReceiver,
+        index: &Arc<Index>,
+        board: &Arc<Board>,
+    ) -> Result<Self, IndexError> {
+        let QueuedOptions { identity, engine, endpoint, dialect, copies, normalize, timing, limits } = options;
+        let cancel = CancellationToken::new();
+        let (place, writer) = Place::take(&identity, copies, index, board, &cancel)?;
+        let entry = Arc::new(Entry::new(place.rank, identity, endpoint, None, engine));
+        let source = ZmqSource::new(receiver, None, cancel.clone());
+        let normalizer = Normalizer::new(writer, normalize);
+        let finish = CancellationToken::new();
+        let runner = Runner::new(source, normalizer, Arc::clone(&entry), dialect, timing, limits);
+        let runner = runner.until(finish.clone()).run(cancel);
+        Ok(Self::run(place, entry, None, finish, runner))
+    }
+
     fn run(
         place: Place,
         entry: Arc<Entry>,
@@ -259,8 +302,23 @@ impl Feed {
 // === impl Place ===
 
 impl Place {
+    /// Registers a rank that never holds anything.
+    pub(super) fn take_empty(
+        identity: &Identity,
+        copies: Copies,
+        index: &Arc<Index>,
+        board: &Arc<Board>,
+    ) -> Result<Self, IndexError> {
+        Self::take(identity, copies, index, board, &CancellationToken::new()).map(|(place, _)| place)
+    }
+
+    /// The rank's slot in the index.
+    pub(crate) fn rank(&self) -> RankId {
+        self.rank
+    }
+
     /// Registers a rank. From here on whatever fails gives the place up again.
-    fn take(
+    pub(crate) fn take(
         identity: &Identity,
         copies: Copies,
         index: &Arc<Index>,

@@ -63,7 +63,7 @@ pub struct Status {
     /// Replays by outcome: `complete`, `short`, `empty`, `timeout`, `failed`.
     pub replays: BTreeMap<&'static str, u64>,
     /// New epochs and withdrawals by cause: `sequence_lower`, `digest_differs`, `replay_empty`, `unproven`, `rebuilt`,
-    /// `grace_expired` ([`Cause`](super::machine::Cause)).
+    /// `grace_expired`, `publisher_changed` ([`Cause`](super::machine::Cause)).
     pub resets: BTreeMap<&'static str, u64>,
     /// Messages, events and blocks that were dropped, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
@@ -74,6 +74,9 @@ pub struct Status {
     /// Snapshots that were not believed, by reason ([`Refusal`](crate::snapshot::Refusal)).
     pub snapshots_refused: BTreeMap<&'static str, u64>,
 }
+
+/// The engine's word of a rank that another process taps, and tells of.
+pub const RELAYED: &str = "relay";
 
 /// One feed on the board.
 #[derive(Debug)]
@@ -172,6 +175,13 @@ impl Entry {
     /// The status, locked: hold it for the moment of a read or an update only.
     pub fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process taps the engine itself, and may speak for it. What came over NATS others can hear too.
+    pub fn is_first_hand(&self) -> bool {
+        let second_hand =
+            self.engine == RELAYED || ["nats://", "tls://"].iter().any(|nats| self.endpoint.starts_with(nats));
+        !second_hand
     }
 
     /// Since when the feed has been live; `None`: it is not. Where this is the same before and after something was

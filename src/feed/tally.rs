@@ -30,6 +30,8 @@ pub(super) struct Tally {
     pub(super) degraded: Option<&'static str>,
     /// The grid of this worker's blocks, and another one that was refused.
     pub(super) conflict: Option<(Grid, Grid)>,
+    /// The messages have no numbers.
+    pub(super) unnumbered: bool,
     /// What became of snapshots, by outcome, and those refused, by reason.
     pub(super) snapshots: BTreeMap<&'static str, u64>,
     pub(super) snapshots_refused: BTreeMap<&'static str, u64>,
@@ -52,6 +54,7 @@ impl Default for Tally {
             dropped: BTreeMap::new(),
             degraded: None,
             conflict: None,
+            unnumbered: false,
             snapshots: BTreeMap::new(),
             snapshots_refused: BTreeMap::new(),
         }
@@ -69,6 +72,9 @@ impl Tally {
     /// The state to show: what the machine says, unless the events themselves say less.
     fn verdict(&self, orphans: u64) -> (State, String) {
         match (self.state, orphans, self.degraded) {
+            ((State::Live, _), ..) if self.unnumbered => {
+                (State::Incomplete, "the messages have no numbers, so that a lost one is not noticed".to_owned())
+            }
             ((State::Live, _), 1, _) => (State::Incomplete, "1 block waits for its parent".to_owned()),
             ((State::Live, _), 2.., _) => (State::Incomplete, format!("{orphans} blocks wait for their parents")),
             ((State::Live, _), 0, Some(reason)) => (State::Degraded, reason.to_owned()),
@@ -85,7 +91,7 @@ impl Tally {
 
     /// Takes `live` back at once, if what is about to be seen is less. The rest of the entry can wait.
     pub(super) fn demote(&self, entry: &Entry, orphans: u64) {
-        let doubtful = orphans > 0 || self.degraded.is_some() || self.conflict.is_some();
+        let doubtful = orphans > 0 || self.degraded.is_some() || self.conflict.is_some() || self.unnumbered;
         if self.state.0 != State::Live || !doubtful {
             return;
         }

@@ -11,6 +11,7 @@ use tokio::task::spawn_blocking;
 use super::resolve::{Chosen, Resolution, resolve};
 use super::standing::{EntryReport, Picture, Place, Standing};
 use super::wanted::{Key, Plan, Source, Wanted};
+use crate::feed::nats::Plane;
 use crate::feed::status::Board;
 use crate::feed::{Feed, SpawnError};
 use crate::index::Index;
@@ -71,7 +72,14 @@ struct State {
 struct Running {
     instance: Arc<str>,
     plan: Plan,
-    feeds: Vec<Feed>,
+    work: Work,
+}
+
+/// What a plan has begun.
+#[derive(Debug)]
+enum Work {
+    Feeds(Vec<Feed>),
+    Plane(Plane),
 }
 
 // === impl Roster ===
@@ -145,7 +153,7 @@ impl Roster {
         let mut state = self.shared.state.lock().await;
         state.closed = true;
         let running = std::mem::take(&mut state.running);
-        join_all(running.into_values().flat_map(|running| running.feeds).map(|feed| feed.finish(within))).await;
+        join_all(running.into_values().map(|running| running.work.finish(within))).await;
     }
 
     async fn change<T>(&self, edit: impl FnOnce(&mut State) -> T + Send + 'static) -> (T, Changes)
@@ -199,11 +207,11 @@ impl State {
         }
         let forgotten: Vec<Plan> = gone.values().map(|running| running.plan.clone()).collect();
         // What is gone is withdrawn when this is first polled, so before any snapshot is waited for.
-        let stopped = gone.into_values().flat_map(|running| running.feeds).map(Feed::stop);
+        let stopped = gone.into_values().map(|running| running.work.stop());
         let anew: BTreeSet<Key> = otherwise.keys().cloned().collect();
-        let ended = otherwise.into_iter().flat_map(|(key, running)| {
+        let ended = otherwise.into_iter().map(|(key, running)| {
             let same = resolution.run.get(&key).is_some_and(|chosen| chosen.instance == running.instance);
-            running.feeds.into_iter().map(move |feed| end(feed, same))
+            end(running.work, same)
         });
         tokio::join!(join_all(stopped), join_all(ended));
         forget(forgotten).await;
@@ -244,8 +252,8 @@ impl State {
     }
 
     fn begin(&mut self, key: &Key, chosen: &Chosen, shared: &Shared) -> Result<(), SpawnError> {
-        let feeds = spawn(&chosen.plan, shared)?;
-        let running = Running { instance: Arc::clone(&chosen.instance), plan: chosen.plan.clone(), feeds };
+        let work = Work::begin(&chosen.plan, shared)?;
+        let running = Running { instance: Arc::clone(&chosen.instance), plan: chosen.plan.clone(), work };
         self.running.insert(key.clone(), running);
         Ok(())
     }
@@ -256,14 +264,15 @@ impl State {
         }
         let listed = |rank: &u32| ranks.is_empty() || ranks.contains(rank);
         let wiped = self.take_running(|key, running| {
-            *key.worker == *worker && running.plan.identities().iter().any(|identity| listed(&identity.rank))
+            let planned = running.plan.ranks();
+            *key.worker == *worker && (planned.is_empty() || planned.iter().any(listed))
         });
         let mut cleared = Vec::new();
         let mut begin = Vec::new();
         let mut ended = Vec::new();
-        for (key, Running { instance, plan, feeds }) in wiped {
-            cleared.extend(plan.identities().iter().map(|identity| identity.rank));
-            ended.extend(feeds.into_iter().map(Feed::stop));
+        for (key, Running { instance, plan, work }) in wiped {
+            cleared.extend(plan.ranks());
+            ended.push(work.stop());
             begin.push((key, instance, plan));
         }
         join_all(ended).await;
@@ -274,10 +283,10 @@ impl State {
             {
                 snapshots.afresh = true;
             }
-            match spawn(&afresh, shared) {
-                Ok(feeds) => {
+            match Work::begin(&afresh, shared) {
+                Ok(work) => {
                     tracing::info!(worker, rank = key.rank, "The feed was cleared: it begins anew.");
-                    self.running.insert(key, Running { instance, plan, feeds });
+                    self.running.insert(key, Running { instance, plan, work });
                 }
                 Err(error) => {
                     tracing::error!(worker, rank = key.rank, %error, "The feed was cleared and cannot begin again.");
@@ -344,13 +353,6 @@ impl State {
     }
 }
 
-fn spawn(plan: &Plan, shared: &Shared) -> Result<Vec<Feed>, SpawnError> {
-    match plan {
-        Plan::Rank(options) => Feed::spawn((**options).clone(), &shared.index, &shared.board).map(|feed| vec![feed]),
-        Plan::Polled(options) => Feed::spawn_polled((**options).clone(), &shared.index, &shared.board),
-    }
-}
-
 /// Takes away the snapshots of feeds that nobody wants any more.
 async fn forget(plans: Vec<Plan>) {
     let removed = spawn_blocking(move || {
@@ -368,11 +370,41 @@ async fn forget(plans: Vec<Plan>) {
     }
 }
 
-/// Ends a feed that another takes the place of. A snapshot of the same engine is of use to that one.
-async fn end(feed: Feed, same_engine: bool) {
+/// Ends what something else takes the place of. A snapshot of the same engine is of use to that one.
+async fn end(work: Work, same_engine: bool) {
     if same_engine {
-        feed.finish(LAST_SNAPSHOT).await;
+        work.finish(LAST_SNAPSHOT).await;
     } else {
-        feed.stop().await;
+        work.stop().await;
+    }
+}
+
+// === impl Work ===
+
+impl Work {
+    fn begin(plan: &Plan, shared: &Shared) -> Result<Self, SpawnError> {
+        let (index, board) = (&shared.index, &shared.board);
+        Ok(match plan {
+            Plan::Rank(options) => Self::Feeds(vec![Feed::spawn((**options).clone(), index, board)?]),
+            Plan::Polled(options) => Self::Feeds(Feed::spawn_polled((**options).clone(), index, board)?),
+            Plan::Plane(options) => Self::Plane(Plane::spawn((**options).clone(), index, board)?),
+        })
+    }
+
+    /// Withdraws it when this is first polled, and waits until that is done.
+    async fn stop(self) {
+        match self {
+            Self::Feeds(feeds) => drop(join_all(feeds.into_iter().map(Feed::stop)).await),
+            Self::Plane(plane) => plane.stop().await,
+        }
+    }
+
+    /// The same, after a last snapshot of each feed, where it takes any, within this time.
+    async fn finish(self, within: Duration) {
+        match self {
+            Self::Feeds(feeds) => drop(join_all(feeds.into_iter().map(|feed| feed.finish(within))).await),
+            // What comes over NATS takes no snapshots.
+            Self::Plane(plane) => plane.stop().await,
+        }
     }
 }

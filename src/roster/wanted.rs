@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::feed::nats::PlaneOptions;
 use crate::feed::zmq::Mode;
 use crate::feed::{Options, PolledOptions};
 use crate::worker::Identity;
@@ -42,6 +43,8 @@ pub enum Plan {
     Rank(Box<Options>),
     /// The feeds of all ranks behind one URL.
     Polled(Box<PolledOptions>),
+    /// The feeds of all ranks that speak through one subscription of NATS.
+    Plane(Box<PlaneOptions>),
 }
 
 /// Which plan this is, among all: the worker and its first rank.
@@ -82,18 +85,28 @@ impl fmt::Display for Source {
 impl Wanted {
     /// The ranks, as they are planned.
     pub fn ranks(&self) -> Vec<u32> {
-        self.plans.iter().flat_map(Plan::identities).map(|identity| identity.rank).collect()
+        self.plans.iter().flat_map(Plan::ranks).collect()
     }
 }
 
 // === impl Plan ===
 
 impl Plan {
-    /// What its ranks are called.
+    /// What its ranks are called; of a subscription, what stands for all of them.
     pub fn identities(&self) -> &[Identity] {
         match self {
             Self::Rank(options) => std::slice::from_ref(&options.identity),
             Self::Polled(options) => &options.identities,
+            Self::Plane(options) => std::slice::from_ref(&options.identity),
+        }
+    }
+
+    /// Its ranks, as far as they are planned: those that appear by themselves are not.
+    pub fn ranks(&self) -> Vec<u32> {
+        match self {
+            Self::Rank(_) | Self::Polled(_) => self.identities().iter().map(|identity| identity.rank).collect(),
+            Self::Plane(options) if options.discovers() => Vec::new(),
+            Self::Plane(options) => options.ranks.clone().collect(),
         }
     }
 
@@ -102,6 +115,7 @@ impl Plan {
         match self {
             Self::Rank(options) => options.engine,
             Self::Polled(options) => options.engine,
+            Self::Plane(options) => options.engine,
         }
     }
 
@@ -110,6 +124,7 @@ impl Plan {
         match self {
             Self::Rank(options) => options.link.endpoint.to_string(),
             Self::Polled(options) => options.poll.endpoint.to_string(),
+            Self::Plane(options) => options.address(),
         }
     }
 
@@ -117,7 +132,7 @@ impl Plan {
     pub fn replay(&self) -> Option<String> {
         match self {
             Self::Rank(options) => options.replay.as_ref().map(|replay| replay.endpoint.to_string()),
-            Self::Polled(_) => None,
+            Self::Polled(_) | Self::Plane(_) => None,
         }
     }
 
@@ -129,7 +144,7 @@ impl Plan {
                 // Any free port is nobody's.
                 (!socket.ends_with(":0")).then_some(socket)
             }
-            Self::Rank(_) => None,
+            Self::Rank(_) | Self::Plane(_) => None,
             Self::Polled(options) => Some(options.poll.endpoint.to_string()),
         }
     }

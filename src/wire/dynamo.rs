@@ -5,6 +5,7 @@
 //! JetStream   JSON router event, without an envelope
 //! ZMQ         [topic][publisher_id][sequence][01, length, envelope]            --plane----->  envelope
 //! payload     one router event, or an array of them                            --decode---->  Batch
+//!                                                                              --owners---->  whose each is
 //!
 //! router event {worker_id, storage_tier?, event: {event_id, dp_rank, data}}
 //!   data  {stored: {parent_hash, start_position?, blocks: [{block_hash, tokens_hash, ..}]}}
@@ -104,6 +105,74 @@ pub fn plane<B: AsRef<[u8]>>(frames: &[B]) -> Result<&[u8], MessageError> {
     }
 }
 
+/// Decodes a whole message of NATS: router events with or without an envelope.
+///
+/// # Errors
+/// Those of [`envelope`] and [`decode`]; the batch is empty then.
+pub fn decode_message(message: &[u8], batch: &mut Batch) -> Result<(), MessageError> {
+    batch.clear();
+    match envelope(message)? {
+        Some(envelope) => decode(envelope.payload, batch),
+        None => decode(message, batch),
+    }
+}
+
+/// Tells whose each router event of a payload is, in order: its worker and rank (0 where it names none), and its own
+/// msgpack. `None` in place of the two: the event does not say in a way that can be read. `scratch` is for JSON.
+///
+/// # Errors
+/// [`MessageError`] where the payload as a whole cannot be walked; events before that may have been told.
+pub fn owners(
+    payload: &[u8],
+    scratch: &mut Vec<u8>,
+    mut tell: impl FnMut(Option<(u64, u32)>, &[u8]),
+) -> Result<(), MessageError> {
+    if payload.len() > MAX_PAYLOAD {
+        return Err(MessageError::TooLarge { got: payload.len(), max: MAX_PAYLOAD });
+    }
+    let document = if json::looks_like(payload) {
+        scratch.clear();
+        json::to_msgpack(payload, scratch)?;
+        &scratch[..]
+    } else {
+        payload
+    };
+    let mut cursor = Cursor::new(document);
+    for _ in 0..routed(&mut cursor)? {
+        let mut inside = cursor;
+        cursor.skip()?;
+        let length = inside.rest().len() - cursor.rest().len();
+        let event = inside.rest().get(..length).unwrap_or_default();
+        let mut header = Header::default();
+        let owner = match header.read(&mut inside) {
+            Ok(()) => header.worker.map(|worker| (worker, header.rank.unwrap_or(0))),
+            Err(Fault::Message(error)) => return Err(error),
+            Err(Fault::Event(_)) => None,
+        };
+        tell(owner, event);
+    }
+    if cursor.is_at_end() { Ok(()) } else { Err(MessageError::NotABatch { what: "bytes after its end" }) }
+}
+
+/// A message as [`envelope`] opens it, of these router events, each in its own msgpack.
+pub fn enclose<'a>(publisher: u64, sequence: u64, events: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Vec<u8> {
+    let payload = 5 + events.clone().map(<[u8]>::len).sum::<usize>();
+    let mut message = Vec::with_capacity(payload + 64);
+    message.push(0x83);
+    for (name, number) in [(&b"publisher_id"[..], publisher), (b"sequence", sequence)] {
+        message.push(0xa0 | name.len() as u8);
+        message.extend_from_slice(name);
+        message.push(0xcf);
+        message.extend_from_slice(&number.to_be_bytes());
+    }
+    message.extend_from_slice(b"\xa7payload\xc6");
+    message.extend_from_slice(&(payload as u32).to_be_bytes());
+    message.push(0xdd);
+    message.extend_from_slice(&(events.len() as u32).to_be_bytes());
+    events.for_each(|event| message.extend_from_slice(event));
+    message
+}
+
 /// Decodes router events, msgpack or JSON, into `batch`, which is emptied first.
 ///
 /// # Errors
@@ -129,15 +198,7 @@ pub fn decode(payload: &[u8], batch: &mut Batch) -> Result<(), MessageError> {
 
 fn events(document: &[u8], batch: &mut Batch) -> Result<(), MessageError> {
     let mut cursor = Cursor::new(document);
-    let n = match cursor.peek()? {
-        Head::Array(n) => {
-            cursor.head()?;
-            n
-        }
-        Head::Map(_) => 1,
-        _ => return Err(MessageError::NotABatch { what: "neither an array nor a map" }),
-    };
-    for _ in 0..n {
+    for _ in 0..routed(&mut cursor)? {
         let (mut inside, mark, start) = (cursor, batch.mark(), batch.events.len());
         cursor.skip()?;
         let mut header = Header::default();
@@ -151,6 +212,18 @@ fn events(document: &[u8], batch: &mut Batch) -> Result<(), MessageError> {
     }
     batch.settle_rank();
     if cursor.is_at_end() { Ok(()) } else { Err(MessageError::NotABatch { what: "bytes after its end" }) }
+}
+
+/// How many router events follow: a list's, or one.
+fn routed(cursor: &mut Cursor<'_>) -> Result<usize, MessageError> {
+    match cursor.peek()? {
+        Head::Array(n) => {
+            cursor.head()?;
+            Ok(n)
+        }
+        Head::Map(_) => Ok(1),
+        _ => Err(MessageError::NotABatch { what: "neither an array nor a map" }),
+    }
 }
 
 // === impl Header ===

@@ -48,6 +48,8 @@ pub enum Dialect {
     Sglang,
     /// TensorRT-LLM: its JSON events, or vLLM-like msgpack batches of its own publisher or Dynamo's.
     Trtllm,
+    /// Dynamo's event plane, as it comes over NATS: [`dynamo::decode_message`].
+    Dynamo,
 }
 
 /// Decodes one message's payload into `batch`, which is emptied first.
@@ -61,6 +63,7 @@ pub fn decode(dialect: Dialect, payload: &[u8], batch: &mut Batch) -> Result<(),
         return Err(MessageError::TooLarge { got: payload.len(), max: MAX_PAYLOAD });
     }
     let decoded = match dialect {
+        Dialect::Dynamo => dynamo::decode_message(payload, batch),
         Dialect::Auto | Dialect::Trtllm if json::looks_like(payload) => trtllm::decode(payload, batch),
         _ => kv::decode(payload, batch),
     };

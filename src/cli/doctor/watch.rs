@@ -83,6 +83,8 @@ pub(super) async fn live(target: &Target, duration: Duration) -> Live {
             LinkEvent::Rejected { reason, count } => *live.turned_away.entry(reason).or_default() += count,
             // Numbers show it as a gap.
             LinkEvent::Overflowed { .. } => {}
+            // Nothing that a socket says.
+            LinkEvent::Missed | LinkEvent::OtherLife | LinkEvent::SameLife | LinkEvent::Unnumbered => {}
             LinkEvent::Message(frames) => live.message(target, &frames),
         }
     }

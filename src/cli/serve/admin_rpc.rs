@@ -16,19 +16,16 @@ const ORIGIN: &str = "a call";
 /// Reads feeds under the rules of the file, with the defaults of the one that is in force.
 pub(super) fn reader(config: watch::Receiver<Arc<Config>>, snapshots: Option<Snapshots>) -> Arc<ReadFeed> {
     Arc::new(move |spec| {
-        let defaults = config.borrow().defaults;
-        read(spec, &defaults, snapshots.as_ref())
+        let config = Arc::clone(&config.borrow());
+        read(spec, &config, snapshots.as_ref())
     })
 }
 
-fn read(
-    spec: FeedSpec,
-    defaults: &crate::config::Tuning,
-    snapshots: Option<&Snapshots>,
-) -> Result<(Wanted, Vec<String>), String> {
+fn read(spec: FeedSpec, config: &Config, snapshots: Option<&Snapshots>) -> Result<(Wanted, Vec<String>), String> {
     let (feed, warnings) =
-        Feed::from_settings(settings(spec), "feed", defaults).map_err(|faults| faults.to_string())?;
-    let wanted = feed.wanted(ORIGIN.to_owned(), "", snapshots).map_err(|error| format!("feed: {error}"))?;
+        Feed::from_settings(settings(spec), "feed", &config.defaults).map_err(|faults| faults.to_string())?;
+    let wanted =
+        feed.wanted(ORIGIN.to_owned(), "", &config.nats, snapshots).map_err(|error| format!("feed: {error}"))?;
     Ok((wanted, warnings.iter().map(ToString::to_string).collect()))
 }
 

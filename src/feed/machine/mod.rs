@@ -36,6 +36,8 @@
 //! * **Restart.** A live number that does not rise is the same message twice (its digest says so) or a restart.
 //!   Without a replay endpoint a reconnection cannot be proven: the feed is incomplete until a clear or a lower
 //!   number.
+//! * **Named lives.** A source whose publishers have names says so where one takes another's place, and where a link
+//!   came back to the same one ([`Input::OtherLife`], [`Input::SameLife`]): no bytes are compared then.
 //! * **Our own restart** is a broken link to the machine: [`Machine::resume`] goes on from the [`Past`] of another
 //!   machine, which is proven like that of a reconnection, and withdrawn like it where the engine stays away.
 //! * **Silence is not death.** Only a broken link ends `live`; only the grace withdraws blocks.
@@ -170,6 +172,9 @@ impl<P> Machine<P> {
             Input::Disconnected => self.disconnected(out),
             Input::Live(message) => self.live(message, out),
             Input::Lost => self.lost(Why::Overflow, out),
+            Input::OtherLife => self.other_life(out),
+            Input::SameLife if !self.replayable => self.history.vouch(0),
+            Input::SameLife => {}
             Input::Replayed(message) => self.replayed(message, out),
             Input::ReplayEnded => self.replay_ended(out),
             Input::ReplayFailed(failure) => self.replay_failed(failure, out),
@@ -362,6 +367,16 @@ impl<P> Machine<P> {
         }
         self.wait(message);
         self.recover_restart(out);
+    }
+
+    /// The source says that the publisher is another one.
+    fn other_life(&mut self, out: &mut Out<P>) {
+        self.begin(Cause::PublisherChanged, out);
+        self.buffer.clear();
+        self.tail = None;
+        if self.replayable && self.link == Link::Up {
+            self.recover_restart(out);
+        }
     }
 
     /// Whether a live message below the last one, of which nothing more is known, may be one that a replay

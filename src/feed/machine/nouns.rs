@@ -46,6 +46,11 @@ pub enum Input<P> {
     Live(Message<P>),
     /// At this place in the live messages some were lost on our side of the link.
     Lost,
+    /// The source names its lives: what comes from here on is of another one.
+    OtherLife,
+    /// The source names its lives: what comes from here on is of the same one as before the link broke. Nothing new
+    /// where there is a replay, which proves it itself.
+    SameLife,
     /// A message of the replay that was last asked for.
     Replayed(Message<P>),
     /// That replay's end marker.
@@ -129,6 +134,8 @@ pub enum Cause {
     Rebuilt,
     /// The engine stayed away beyond the grace.
     GraceExpired,
+    /// The source named another publisher of this rank's events.
+    PublisherChanged,
 }
 
 /// How a replay ended: the closed set of words of [`Status::replays`](crate::feed::status::Status::replays).
@@ -249,20 +256,21 @@ impl fmt::Debug for Digest {
 
 impl Cause {
     /// Every cause, in the order of [`Cause::index`].
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SequenceLower,
         Self::DigestDiffers,
         Self::ReplayEmpty,
         Self::Unproven,
         Self::Rebuilt,
         Self::GraceExpired,
+        Self::PublisherChanged,
     ];
 
     /// The word of each, in the same order.
-    pub const WORDS: [&'static str; 6] = {
-        let mut words = [""; 6];
+    pub const WORDS: [&'static str; 7] = {
+        let mut words = [""; 7];
         let mut i = 0;
-        while i < 6 {
+        while i < 7 {
             words[i] = Self::ALL[i].name();
             i += 1;
         }
@@ -283,6 +291,7 @@ impl Cause {
             Self::Unproven => "unproven",
             Self::Rebuilt => "rebuilt",
             Self::GraceExpired => "grace_expired",
+            Self::PublisherChanged => "publisher_changed",
         }
     }
 }

@@ -46,6 +46,9 @@ pub enum Fault {
     /// A poll over HTTP failed.
     #[error("{0}")]
     Poll(String),
+    /// The connection to a NATS server ended, or what comes through it.
+    #[error("NATS: {0}")]
+    Nats(String),
     /// The `zeromq` crate gave up.
     #[error("the socket failed: {0}")]
     Socket(String),
@@ -70,6 +73,7 @@ impl Fault {
             Self::Idle => "idle",
             Self::Deadline => "deadline",
             Self::Poll(_) => "poll_failed",
+            Self::Nats(_) => "nats",
             Self::Socket(_) => "socket",
         }
     }

@@ -50,6 +50,14 @@ pub enum LinkEvent {
         /// How many.
         messages: u64,
     },
+    /// Messages are missing here that never came: the numbers of a publisher that several ranks share show it.
+    Missed,
+    /// What follows is of another life of the publisher, which says so itself.
+    OtherLife,
+    /// What follows is of the same life as before the last disconnection, as the publisher says itself.
+    SameLife,
+    /// The publisher's messages have no numbers: those that get lost cannot be noticed.
+    Unnumbered,
     /// Peers or messages were turned away.
     Rejected {
         /// A stable word for why.
@@ -100,6 +108,7 @@ struct State {
     rejected: BTreeMap<&'static str, u64>,
     listening: Option<Endpoint>,
     unreachable: Option<Fault>,
+    unnumbered: bool,
     heard: Option<Instant>,
     /// The link's task has ended: nothing more will come.
     ended: bool,
@@ -146,6 +155,26 @@ impl QueueSender {
     /// The publisher is gone.
     pub(in crate::feed) fn disconnected(&self, fault: Fault) {
         self.mark(LinkEvent::Disconnected(fault));
+    }
+
+    /// Messages are missing here.
+    pub(in crate::feed) fn missed(&self) {
+        self.mark(LinkEvent::Missed);
+    }
+
+    /// What follows is of another life.
+    pub(in crate::feed) fn other_life(&self) {
+        self.mark(LinkEvent::OtherLife);
+    }
+
+    /// What follows is of the life before the last disconnection.
+    pub(in crate::feed) fn same_life(&self) {
+        self.mark(LinkEvent::SameLife);
+    }
+
+    /// The messages have no numbers.
+    pub(in crate::feed) fn unnumbered(&self) {
+        self.0.change(|state| state.unnumbered = true);
     }
 
     /// A peer or a message was turned away.
@@ -272,6 +301,9 @@ impl State {
         if let Some(fault) = self.unreachable.take() {
             return Some(LinkEvent::Unreachable(fault));
         }
+        if std::mem::take(&mut self.unnumbered) {
+            return Some(LinkEvent::Unnumbered);
+        }
         let event = self.events.pop_front()?;
         if let LinkEvent::Message(frames) = &event {
             self.messages -= 1;
@@ -332,6 +364,10 @@ mod tests {
                 LinkEvent::Unreachable(fault) => format!("unreachable {}", fault.reason()),
                 LinkEvent::Listening(endpoint) => format!("listening {endpoint}"),
                 LinkEvent::Connected => "connected".to_owned(),
+                LinkEvent::Missed => "missed".to_owned(),
+                LinkEvent::OtherLife => "other life".to_owned(),
+                LinkEvent::SameLife => "same life".to_owned(),
+                LinkEvent::Unnumbered => "unnumbered".to_owned(),
             })
             .collect()
     }

@@ -1,0 +1,188 @@
+//! What comes out of a NATS system, from a subscription or from a stream: messages, and whether any may be missed.
+
+use std::convert::Infallible;
+
+use async_nats::{Event, Message, ServerError, Subscriber};
+use futures_util::StreamExt;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::connect::Connection;
+use super::ledger::Name;
+use super::plane::PlaneOptions;
+use super::stream::Reader;
+use crate::feed::zmq::Backoff;
+
+/// Messages that may wait between the task that reads a stream and the one that hands them out: the server waits then.
+const READ_AHEAD: usize = 256;
+
+/// What comes.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// From here on nothing is missed.
+    Up,
+    /// The same, of a stream of this name, whose next message this is the number of; `false`: another stream was read
+    /// before.
+    Reading(Name, bool),
+    /// From here on everything is missed, for this reason.
+    Down(String),
+    /// An attempt to connect failed.
+    Trouble(String),
+    /// The client had no room for a message.
+    Overrun,
+    /// A message; by its stream and its number from 0 there, where it comes from one.
+    Message(Box<Message>, Option<(Name, u64)>),
+}
+
+/// Where items come from.
+#[derive(Debug)]
+pub(super) struct Link {
+    items: mpsc::Receiver<Item>,
+    task: tokio::task::JoinHandle<Infallible>,
+}
+
+// === impl Link ===
+
+impl Link {
+    /// Starts to listen, for as long as the link lives.
+    pub(super) fn open(options: &PlaneOptions) -> Self {
+        let (told, items) = mpsc::channel(READ_AHEAD);
+        let listener = Listener {
+            options: options.clone(),
+            backoff: Backoff::new(options.connection.first_retry, options.connection.longest_retry),
+            reader: options.stream.clone().map(Reader::new),
+            told,
+        };
+        Self { items, task: tokio::spawn(listener.run()) }
+    }
+
+    /// The next item. Can be abandoned at any point. It never ends by itself.
+    pub(super) async fn next(&mut self) -> Item {
+        match self.items.recv().await {
+            Some(item) => item,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Listener {
+    options: PlaneOptions,
+    backoff: Backoff,
+    reader: Option<Reader>,
+    told: mpsc::Sender<Item>,
+}
+
+impl Listener {
+    async fn run(mut self) -> Infallible {
+        loop {
+            let ended = match self.options.connection.connect(&self.options.client_name()).await {
+                Ok(connection) if self.reader.is_some() => self.read(connection).await,
+                Ok(connection) => self.subscribe(connection).await,
+                Err(error) => error.to_string(),
+            };
+            self.tell(Item::Down(ended)).await;
+            sleep(self.backoff.wait()).await;
+        }
+    }
+
+    async fn tell(&self, item: Item) {
+        // The link's owner has gone: its task is about to be aborted.
+        let _ = self.told.send(item).await;
+    }
+
+    /// Says why it ended.
+    async fn subscribe(&mut self, mut connection: Connection) -> String {
+        let mut subscriber = match connection.client.subscribe(self.options.pattern.filter()).await {
+            Ok(subscriber) => subscriber,
+            Err(error) => return error.to_string(),
+        };
+        loop {
+            tokio::select! {
+                biased;
+                event = connection.events.recv() => match event {
+                    Some(event) => match happened(event) {
+                        Happened::Item(item) => {
+                            if matches!(item, Item::Up) {
+                                self.backoff.reset();
+                            }
+                            self.tell(item).await;
+                        }
+                        Happened::Nothing => {}
+                        Happened::End(why) => return why,
+                    },
+                    None => return "the client ended".to_owned(),
+                },
+                message = next(&mut subscriber) => match message {
+                    Some(message) => self.tell(Item::Message(Box::new(message), None)).await,
+                    None => return "the subscription ended".to_owned(),
+                },
+            }
+        }
+    }
+
+    async fn read(&mut self, mut connection: Connection) -> String {
+        let Some(reader) = &mut self.reader else { return String::new() };
+        loop {
+            let ended = tokio::select! {
+                biased;
+                ended = reader.read(connection.client.clone(), &self.told) => ended,
+                ended = closed(&mut connection.events) => return ended,
+            };
+            if reader.has_read() {
+                self.backoff.reset();
+            }
+            let _ = self.told.send(Item::Down(ended)).await;
+            sleep(self.backoff.wait()).await;
+        }
+    }
+}
+
+async fn next(subscriber: &mut Subscriber) -> Option<Message> {
+    subscriber.next().await
+}
+
+enum Happened {
+    Item(Item),
+    Nothing,
+    /// The client is of no use any more.
+    End(String),
+}
+
+fn happened(event: Event) -> Happened {
+    match event {
+        Event::Connected => Happened::Item(Item::Up),
+        Event::Disconnected => Happened::Item(Item::Down("the connection ended".to_owned())),
+        Event::SlowConsumer(_) | Event::ServerError(ServerError::SlowConsumer(_)) => Happened::Item(Item::Overrun),
+        Event::Closed => Happened::End("the connection was closed".to_owned()),
+        Event::ServerError(ServerError::AuthorizationViolation) => {
+            Happened::Item(Item::Down("the server does not let us in".to_owned()))
+        }
+        // Of a subscription that is not allowed nothing ever comes; the permission may.
+        Event::ServerError(ServerError::Other(what)) if what.to_ascii_lowercase().contains("permissions violation") => {
+            Happened::End("the server does not allow the subscription".to_owned())
+        }
+        Event::ServerError(error) => Happened::Item(Item::Down(error.to_string())),
+        Event::ClientError(error) => Happened::Item(Item::Trouble(error.to_string())),
+        Event::LameDuckMode | Event::Draining => Happened::Nothing,
+    }
+}
+
+/// Returns once the connection can be used no more. A stream's reader notices by itself when it is merely gone.
+async fn closed(events: &mut mpsc::Receiver<Event>) -> String {
+    loop {
+        match events.recv().await {
+            None => return "the client ended".to_owned(),
+            Some(event) => {
+                if let Happened::End(why) = happened(event) {
+                    return why;
+                }
+            }
+        }
+    }
+}

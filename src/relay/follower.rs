@@ -1,0 +1,493 @@
+//! One rank that somebody else owns: a mirror of it, and how far that can be trusted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use async_nats::StatusCode;
+use async_nats::jetstream;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::RelayOptions;
+use super::message::{self, Batch, Unusable};
+use super::stream;
+use super::subject::{Address, Topic};
+use crate::feed::Place;
+use crate::feed::status::{Entry, State};
+use crate::proto::v1;
+use crate::replica::{Fault, Message, Mirror, Progress};
+
+/// How long the deltas that an announcement counts may be on their way before they are looked for.
+const ON_THE_WAY: Duration = Duration::from_millis(200);
+
+/// The longest silence between two pieces of a snapshot.
+const PIECE: Duration = Duration::from_secs(5);
+
+/// Pieces of a snapshot: half a billion blocks.
+const PIECES: usize = 1 << 16;
+
+/// The first and the longest pause between two attempts to get a snapshot.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What a follower is told.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// Deltas, undecoded.
+    Batch(Bytes),
+    /// Somebody taps the rank.
+    Announcement(Box<v1::Announcement>),
+    /// The subscription stands, as of now.
+    Up,
+    /// What is published is missed.
+    Down,
+    /// An announcement that is none.
+    Unusable(Unusable),
+}
+
+/// The end of a follower that the fleet holds.
+#[derive(Debug)]
+pub(super) struct Handle {
+    told: mpsc::Sender<Told>,
+    overflowed: Arc<AtomicBool>,
+}
+
+/// What a follower needs of its fleet.
+#[derive(Clone, Debug)]
+pub(super) struct Means {
+    pub(super) options: Arc<RelayOptions>,
+    pub(super) client: async_nats::Client,
+    pub(super) joins: Arc<Semaphore>,
+}
+
+pub(super) struct Follower {
+    means: Means,
+    context: jetstream::Context,
+    address: Address,
+    entry: Arc<Entry>,
+    _place: Place,
+    mirror: Mirror,
+    told: mpsc::Receiver<Told>,
+    overflowed: Arc<AtomicBool>,
+    up: bool,
+    /// Which registration of the rank is followed, and whose.
+    life: u64,
+    owner: String,
+    /// When the owner was last heard; `None`: it has left.
+    heard: Option<Instant>,
+    left: Instant,
+    /// What it last said since the subscription stands: its state, and how far it has come.
+    said: Option<(State, String, u64)>,
+    /// Another who says that the rank is its own, and when.
+    rival: Option<(String, Instant)>,
+    /// Since when deltas are known to be missing.
+    behind: Option<Instant>,
+    /// The last batch that was applied.
+    batch: Option<u64>,
+    applied: SystemTime,
+    next_try: Instant,
+    tries: u32,
+    over: bool,
+}
+
+// === impl Handle ===
+
+impl Handle {
+    /// Tells the follower; what it has no room for shows in the numbers.
+    pub(super) fn tell(&self, told: Told) {
+        if self.told.try_send(told).is_err() {
+            self.overflowed.store(true, Ordering::Release);
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.told.is_closed()
+    }
+}
+
+// === impl Follower ===
+
+impl Follower {
+    pub(super) fn new(
+        means: Means,
+        address: Address,
+        first: &v1::Announcement,
+        entry: Arc<Entry>,
+        place: Place,
+        mirror: Mirror,
+    ) -> (Self, Handle) {
+        let (sender, told) = mpsc::channel(means.options.queue);
+        let overflowed = Arc::new(AtomicBool::new(false));
+        let now = Instant::now();
+        let follower = Self {
+            context: stream::context(&means.client),
+            address,
+            entry,
+            _place: place,
+            mirror,
+            told,
+            overflowed: Arc::clone(&overflowed),
+            up: true,
+            life: first.key.as_ref().map_or(0, |key| key.life),
+            owner: first.owner.clone(),
+            heard: Some(now),
+            left: now,
+            said: None,
+            rival: None,
+            behind: None,
+            batch: None,
+            applied: SystemTime::now(),
+            next_try: now + means.options.jitter.mul_f64(fastrand::f64()),
+            tries: 0,
+            over: false,
+            means,
+        };
+        (follower, Handle { told: sender, overflowed })
+    }
+
+    /// Follows until the rank is withdrawn.
+    pub(super) async fn run(mut self) {
+        loop {
+            self.show();
+            if self.over {
+                return;
+            }
+            if self.wants_snapshot() && self.next_try <= Instant::now() {
+                self.join().await;
+                continue;
+            }
+            let wake = self.wake();
+            tokio::select! {
+                told = self.told.recv() => match told {
+                    None => return,
+                    Some(told) => self.take(told).await,
+                },
+                () = sleep_until(wake) => self.look().await,
+            }
+        }
+    }
+
+    fn wants_snapshot(&self) -> bool {
+        self.mirror.at().is_none() && self.up && self.is_owned()
+    }
+
+    fn is_owned(&self) -> bool {
+        self.heard.is_some_and(|heard| heard.elapsed() < self.means.options.patience)
+    }
+
+    /// When the owner has been away since.
+    fn away_since(&self) -> Instant {
+        self.heard.unwrap_or(self.left)
+    }
+
+    /// When something is due without anybody saying anything.
+    fn wake(&self) -> Instant {
+        let options = &self.means.options;
+        let patience = self.heard.filter(|_| self.is_owned()).map(|heard| heard + options.patience);
+        let grace = (self.up && patience.is_none()).then(|| self.away_since() + options.grace);
+        let behind = self.behind.map(|since| since + ON_THE_WAY);
+        let asking = self.wants_snapshot().then_some(self.next_try);
+        let idle = Instant::now() + Duration::from_secs(1);
+        [patience, grace, behind, asking].into_iter().flatten().fold(idle, Instant::min)
+    }
+
+    async fn look(&mut self) {
+        if self.behind.is_some_and(|since| since.elapsed() >= ON_THE_WAY) {
+            self.behind = None;
+            self.fill(None).await;
+        }
+        // Where we are cut off ourselves, nothing is known of the owner.
+        if self.up && !self.is_owned() && self.away_since().elapsed() >= self.means.options.grace {
+            self.over = true;
+        }
+    }
+
+    async fn take(&mut self, told: Told) {
+        if self.overflowed.swap(false, Ordering::AcqRel) {
+            self.drop("queue_overflow");
+            self.said = None;
+        }
+        match told {
+            Told::Up => {
+                self.up = true;
+                self.said = None;
+                self.next_try = Instant::now() + self.means.options.jitter.mul_f64(fastrand::f64());
+                // An owner that was cut off with us gets the time to come back.
+                self.heard = self.heard.map(|_| Instant::now());
+            }
+            Told::Down => {
+                self.up = false;
+                self.said = None;
+            }
+            Told::Unusable(unusable) => self.unusable(unusable),
+            Told::Announcement(announcement) => self.announced(*announcement),
+            Told::Batch(bytes) => {
+                {
+                    let mut status = self.entry.status();
+                    status.messages += 1;
+                    status.bytes += bytes.len() as u64;
+                    status.last_heard = Some(std::time::Instant::now());
+                }
+                match Batch::decode(&bytes) {
+                    Ok(batch) if batch.life == self.life => {
+                        if !self.apply(&batch) {
+                            self.fill(Some(batch)).await;
+                        }
+                    }
+                    // An older registration, or one that will be announced.
+                    Ok(_) => {}
+                    Err(unusable) => self.unusable(unusable),
+                }
+            }
+        }
+    }
+
+    fn announced(&mut self, announcement: v1::Announcement) {
+        let life = announcement.key.as_ref().map_or(0, |key| key.life);
+        let number = announcement.at.map_or(0, |at| at.number);
+        if life < self.life {
+            if announcement.owner != self.owner && !announcement.leaves && !announcement.gone {
+                self.contest(announcement.owner);
+            }
+            return;
+        }
+        if life > self.life {
+            // The owner before is a rival only if it goes on.
+            self.life = life;
+            self.batch = None;
+            self.demote();
+            self.mirror.forget();
+            self.next_try = Instant::now();
+            self.tries = 0;
+        } else if announcement.owner != self.owner {
+            self.contest(announcement.owner);
+            return;
+        }
+        let state = message::state(&announcement);
+        self.owner = announcement.owner;
+        self.over = announcement.gone;
+        if announcement.leaves {
+            self.heard = None;
+            self.left = Instant::now();
+            return;
+        }
+        self.heard = Some(Instant::now());
+        self.said = Some((state, announcement.why, number));
+        match self.mirror.at() {
+            Some(at) if at.number < number => self.behind = self.behind.or(Some(Instant::now())),
+            _ => self.behind = None,
+        }
+    }
+
+    fn contest(&mut self, rival: String) {
+        self.drop("rival_owner");
+        if self.rival.is_none() {
+            let (feed, newer) = (&self.entry.identity, &self.owner);
+            tracing::error!(%feed, newer, rival, "Two owners claim one rank: the newer registration is followed.");
+        }
+        self.rival = Some((rival, Instant::now()));
+    }
+
+    /// Applies a batch; `false`: something before it is missing.
+    fn apply(&mut self, batch: &Batch) -> bool {
+        let Some(at) = self.mirror.at() else { return true };
+        let follows = self.batch.is_some_and(|last| last.checked_add(1) == Some(batch.number));
+        let first = batch.deltas.first().and_then(|delta| delta.at).map_or(0, |at| at.number);
+        if first > at.number && (first > at.number.saturating_add(1) || (batch.continues && !follows)) {
+            return false;
+        }
+        for delta in &batch.deltas {
+            let told = match Message::delta(delta) {
+                Ok(told) => told,
+                Err(_) => {
+                    self.unusable(Unusable::Malformed);
+                    self.void();
+                    return true;
+                }
+            };
+            match self.mirror.apply(self.life, told) {
+                Ok(Progress::Applied) => self.entry.status().events += 1,
+                Ok(Progress::Known) => self.entry.status().duplicates += 1,
+                Ok(Progress::Waiting) => return true,
+                Err(fault) => {
+                    self.faulty(fault);
+                    return true;
+                }
+            }
+        }
+        self.batch = Some(batch.number);
+        self.applied = SystemTime::now();
+        let number = self.mirror.at().map_or(0, |at| at.number);
+        if self.said.as_ref().is_none_or(|(.., said)| number >= *said) {
+            self.behind = None;
+        }
+        true
+    }
+
+    /// What is held cannot be gone on from.
+    fn void(&mut self) {
+        self.demote();
+        self.mirror.forget();
+        self.batch = None;
+        self.behind = None;
+        self.next_try = Instant::now();
+    }
+
+    fn faulty(&mut self, fault: Fault) {
+        tracing::debug!(feed = %self.entry.identity, %fault, "The mirror needs a snapshot.");
+        self.over |= fault == Fault::Gone;
+        self.void();
+    }
+
+    /// Looks in the stream for what is missing; else a snapshot must come.
+    async fn fill(&mut self, have: Option<Batch>) {
+        if self.mirror.at().is_none() {
+            return;
+        }
+        {
+            let mut status = self.entry.status();
+            status.gaps += 1;
+            status.state = State::Replaying;
+            status.since = SystemTime::now();
+            "deltas are missing, and looked for in the stream".clone_into(&mut status.why);
+        }
+        let name = &self.means.options.stream.name;
+        let found = stream::read(&self.context, name, &self.address, self.applied).await.unwrap_or_default();
+        let found = found.iter().filter_map(|bytes| Batch::decode(bytes).ok());
+        let batches: BTreeMap<u64, Batch> =
+            found.chain(have).filter(|batch| batch.life == self.life).map(|batch| (batch.number, batch)).collect();
+        for batch in batches.values() {
+            if !self.apply(batch) {
+                break;
+            }
+        }
+        let wanted = batches.values().last().and_then(|batch| batch.deltas.last()?.at).map_or(0, |at| at.number);
+        let said = self.said.as_ref().map_or(0, |(.., number)| *number);
+        let whole = self.mirror.at().is_some_and(|at| at.number >= wanted.max(said));
+        *self.entry.status().replays.entry(if whole { "complete" } else { "short" }).or_default() += 1;
+        if !whole {
+            self.void();
+        }
+    }
+
+    /// Gets a snapshot of the owner.
+    async fn join(&mut self) {
+        let joins = Arc::clone(&self.means.joins);
+        let Ok(_turn) = joins.acquire().await else { return };
+        self.show();
+        let outcome = match self.fetch().await {
+            Ok(()) => {
+                self.tries = 0;
+                "restored"
+            }
+            Err(why) => {
+                tracing::debug!(feed = %self.entry.identity, why, "No snapshot.");
+                self.mirror.forget();
+                let wait = RETRY.0.saturating_mul(1 << self.tries.min(16)).min(RETRY.1);
+                self.tries = self.tries.saturating_add(1);
+                self.next_try = Instant::now() + wait.mul_f64(0.5 + fastrand::f64() / 2.0);
+                "failed"
+            }
+        };
+        *self.entry.status().snapshots.entry(outcome).or_default() += 1;
+    }
+
+    async fn fetch(&mut self) -> Result<(), &'static str> {
+        let client = self.means.client.clone();
+        let inbox = client.new_inbox();
+        let mut answers = client.subscribe(inbox.clone()).await.map_err(|_| "no subscription")?;
+        let subject = Topic::Snapshot.of(&self.address);
+        client.publish_with_reply(subject, inbox, Bytes::new()).await.map_err(|_| "no request")?;
+        self.batch = None;
+        self.applied = SystemTime::now();
+        for _ in 0..PIECES {
+            let answer = match timeout(PIECE, answers.next()).await {
+                Ok(Some(answer)) => answer,
+                Ok(None) => return Err("the subscription ended"),
+                Err(_) => return Err("no answer in time"),
+            };
+            if answer.status == Some(StatusCode::NO_RESPONDERS) {
+                return Err("nobody answers");
+            }
+            let (life, piece) = message::decode_piece(&answer.payload, &self.address).map_err(|unusable| {
+                self.drop(unusable.reason());
+                unusable.reason()
+            })?;
+            if life != self.life {
+                return Err("an answer of another registration");
+            }
+            let ended = matches!(piece, Message::End(..));
+            match self.mirror.apply(life, piece) {
+                Ok(_) if ended && self.mirror.at().is_some() => return Ok(()),
+                Ok(_) => {}
+                Err(Fault::Gone) => {
+                    self.over = true;
+                    return Err("withdrawn");
+                }
+                Err(_) => return Err("a piece that does not fit"),
+            }
+            tokio::task::yield_now().await;
+        }
+        Err("more pieces than any snapshot has")
+    }
+
+    /// Takes `live` back before anybody can see why.
+    fn demote(&self) {
+        let mut status = self.entry.status();
+        if status.state == State::Live {
+            status.state = State::Replaying;
+            status.since = SystemTime::now();
+            "a snapshot of its owner is fetched".clone_into(&mut status.why);
+        }
+    }
+
+    fn unusable(&self, unusable: Unusable) {
+        self.drop(unusable.reason());
+    }
+
+    fn drop(&self, reason: &'static str) {
+        *self.entry.status().dropped.entry(reason).or_default() += 1;
+    }
+
+    /// How far the mirror can be trusted, in a word and a sentence.
+    fn verdict(&self) -> (State, String) {
+        if !self.up {
+            return (State::Connecting, "there is no connection to NATS".to_owned());
+        }
+        if !self.is_owned() {
+            let why = if self.heard.is_none() { "its owner has left" } else { "its owner has fallen silent" };
+            return (State::Incomplete, format!("{why} ({})", self.owner));
+        }
+        let Some(at) = self.mirror.at() else {
+            return (State::Replaying, "a snapshot of its owner is fetched".to_owned());
+        };
+        match &self.said {
+            None => (State::Replaying, "its owner has not said yet how far it has come".to_owned()),
+            Some((_, _, number)) if at.number < *number => (State::Replaying, "deltas are on their way".to_owned()),
+            Some((state, why, _)) => (*state, why.clone()),
+        }
+    }
+
+    fn show(&mut self) {
+        let (state, mut why) = self.verdict();
+        let every = self.means.options.patience;
+        self.rival = self.rival.take().filter(|(_, heard)| heard.elapsed() < every);
+        if let Some((rival, _)) = &self.rival {
+            why = format!("{why}; two owners claim it: {} is followed, {rival} is older", self.owner);
+        }
+        let mut status = self.entry.status();
+        if status.state != state {
+            status.since = SystemTime::now();
+        }
+        status.state = state;
+        status.why = why;
+        status.connected = self.up;
+        if let Some(at) = self.mirror.at() {
+            status.epoch = at.stamp.epoch;
+            status.last_sequence = at.stamp.sequence;
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What travels, as bytes: batches of deltas, announcements, pieces of snapshots. Bytes from outside are bounded before
+//! anything is made of them.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::subject::Address;
+use crate::feed::status::State;
+use crate::hash::{ContentHash, PrefixHash};
+use crate::proto::v1;
+use crate::replica;
+
+/// The largest message that is read, in bytes, also once decompressed: a batch of 8,192 blocks is 160 KiB.
+pub(super) const MAX_MESSAGE: usize = 1 << 20;
+
+/// A name, the names of one worker, and a sentence, in bytes.
+const MAX_NAME: usize = 512;
+const MAX_ALIASES: usize = 64;
+const MAX_WHY: usize = 4096;
+
+/// How hard snapshots are compressed: hashes hardly are, the rest is small.
+const LEVEL: i32 = 1;
+
+/// Why a message is not used: a stable word for the counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unusable {
+    /// Longer than anybody sends.
+    TooLarge,
+    /// Not what it should be.
+    Malformed,
+    /// It speaks of another rank than its subject.
+    ForeignKey,
+}
+
+/// Deltas of one rank.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Batch {
+    pub(super) life: u64,
+    pub(super) deltas: Vec<v1::RankDelta>,
+    pub(super) number: u64,
+    pub(super) continues: bool,
+}
+
+// === impl Unusable ===
+
+impl Unusable {
+    pub(super) const fn reason(self) -> &'static str {
+        match self {
+            Self::TooLarge => "too_large",
+            Self::Malformed => "not_a_batch",
+            Self::ForeignKey => "foreign_key",
+        }
+    }
+}
+
+// === impl Batch ===
+
+impl Batch {
+    /// The batch's bytes, without what its reader knows or can work out.
+    pub(super) fn encode(self) -> Bytes {
+        let mut deltas = self.deltas;
+        for delta in &mut deltas {
+            delta.key = None;
+            for run in runs(delta) {
+                run.prefix_hashes = Vec::new();
+            }
+        }
+        let Self { life, number, continues, .. } = self;
+        v1::RelayBatch { life, deltas, number, continues }.encode_to_vec().into()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Unusable> {
+        let v1::RelayBatch { life, mut deltas, number, continues } = decode(bytes)?;
+        for delta in &mut deltas {
+            for run in runs(delta) {
+                let mut last = run.parent.map(PrefixHash);
+                let prefix = |content: &u64| {
+                    let next = PrefixHash::after(last, ContentHash(*content));
+                    last = Some(next);
+                    next.0
+                };
+                run.prefix_hashes = run.content_hashes.iter().map(prefix).collect();
+            }
+        }
+        Ok(Self { life, deltas, number, continues })
+    }
+}
+
+fn runs(delta: &mut v1::RankDelta) -> impl Iterator<Item = &mut v1::BlockRun> {
+    delta.changes.iter_mut().filter_map(|change| match &mut change.change {
+        Some(v1::change::Change::Run(run)) => Some(run),
+        _ => None,
+    })
+}
+
+/// Reads an announcement that came under `address`.
+pub(super) fn announcement(bytes: &[u8], address: &Address) -> Result<v1::Announcement, Unusable> {
+    let announcement: v1::Announcement = decode(bytes)?;
+    let (Some(key), Some(named), Some(_)) = (&announcement.key, &announcement.worker_rank, &announcement.at) else {
+        return Err(Unusable::Malformed);
+    };
+    let longest = |texts: &[&String], max| texts.iter().all(|text| text.len() <= max);
+    let fits = longest(&[&named.worker, &named.model, &named.address, &announcement.owner], MAX_NAME)
+        && named.aliases.len() <= MAX_ALIASES
+        && longest(&named.aliases.iter().collect::<Vec<_>>(), MAX_NAME)
+        && announcement.why.len() <= MAX_WHY;
+    if !fits {
+        return Err(Unusable::TooLarge);
+    }
+    let own = |worker: &str, model: &str, rank| !worker.is_empty() && Address::new(model, worker, rank) == *address;
+    if own(&key.worker, &key.model, key.rank) && own(&named.worker, &named.model, named.rank) {
+        Ok(announcement)
+    } else {
+        Err(Unusable::ForeignKey)
+    }
+}
+
+/// One piece of a snapshot.
+pub(super) fn encode_piece(event: v1::event::Event) -> std::io::Result<Bytes> {
+    let event = v1::Event { event: Some(event) }.encode_to_vec();
+    zstd::bulk::compress(&event, LEVEL).map(Bytes::from)
+}
+
+/// A piece of a snapshot, and the life it is of.
+pub(super) fn decode_piece(bytes: &[u8], address: &Address) -> Result<(u64, replica::Message), Unusable> {
+    if bytes.len() > MAX_MESSAGE {
+        return Err(Unusable::TooLarge);
+    }
+    let plain = zstd::bulk::decompress(bytes, MAX_MESSAGE).map_err(|_| Unusable::Malformed)?;
+    let v1::Event { event } = decode(&plain)?;
+    use v1::event::Event;
+    let (key, message) = match event {
+        Some(Event::SnapshotBegin(begin)) => (begin.key.clone(), replica::Message::begin(&begin)),
+        Some(Event::SnapshotPart(part)) => (part.key.clone(), replica::Message::part(&part)),
+        Some(Event::SnapshotEnd(end)) => (end.key.clone(), replica::Message::end(&end)),
+        _ => return Err(Unusable::Malformed),
+    };
+    let key = key.ok_or(Unusable::Malformed)?;
+    if Address::new(&key.model, &key.worker, key.rank) != *address {
+        return Err(Unusable::ForeignKey);
+    }
+    Ok((key.life, message.map_err(|_| Unusable::Malformed)?))
+}
+
+fn decode<M: prost::Message + Default>(bytes: &[u8]) -> Result<M, Unusable> {
+    if bytes.len() > MAX_MESSAGE {
+        return Err(Unusable::TooLarge);
+    }
+    M::decode(bytes).map_err(|_| Unusable::Malformed)
+}
+
+pub(super) const fn proto_state(state: State) -> v1::FeedState {
+    match state {
+        State::Connecting => v1::FeedState::Connecting,
+        State::Replaying => v1::FeedState::Replaying,
+        State::Live => v1::FeedState::Live,
+        State::Incomplete => v1::FeedState::Incomplete,
+        State::Degraded => v1::FeedState::Degraded,
+        State::Gone => v1::FeedState::Gone,
+    }
+}
+
+/// What an owner says of a rank. A word that is newer than this program is no reason to trust it.
+pub(super) fn state(announcement: &v1::Announcement) -> State {
+    match v1::FeedState::try_from(announcement.state) {
+        Ok(v1::FeedState::Connecting) => State::Connecting,
+        Ok(v1::FeedState::Replaying) => State::Replaying,
+        Ok(v1::FeedState::Live) => State::Live,
+        Ok(v1::FeedState::Degraded) => State::Degraded,
+        Ok(v1::FeedState::Gone) => State::Gone,
+        Ok(v1::FeedState::Incomplete | v1::FeedState::Unspecified) | Err(_) => State::Incomplete,
+    }
+}

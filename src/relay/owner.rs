@@ -1,0 +1,349 @@
+//! The owner: publishes what changes in the ranks that this process taps itself, says that it is there, and answers who
+//! asks what they hold.
+//!
+//! What is published is heard of the index, behind a bounded queue that never makes a writer wait. Where the servers are
+//! too slow, or gone for too long, the queue is cut: deltas are left out, followers see it by the numbers, and take a
+//! new snapshot.
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_nats::{Message, Subject};
+use futures_util::StreamExt;
+use prost::Message as _;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::RelayOptions;
+use super::acks::Acks;
+use super::message::{Batch, encode_piece, proto_state};
+use super::subject::{Address, Topic};
+use crate::feed::status::{Board, Entry, State};
+use crate::index::{Delta, Heard, Index, Listener, TapBounds};
+use crate::proto::v1;
+use crate::replica::encode;
+use crate::worker::RankId;
+
+/// How often the board is looked at: for ranks that came or went, and states that changed.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Who asks for a rank's snapshot within this time of another gets the same one.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Requests that may wait to be noted.
+const REQUESTS: usize = 1024;
+
+/// Requests that may wait for one rank. Who asks beyond asks again.
+const ASKING: usize = 256;
+
+/// The pause before a subscription that ended is made again.
+const SUBSCRIBE_AGAIN: Duration = Duration::from_millis(200);
+
+/// Snapshots that are sent at a time.
+const SENDING: usize = 2;
+
+/// Deltas and blocks of one batch.
+const DELTAS: usize = 256;
+
+/// Pieces of a snapshot between two looks at whether the connection keeps up.
+const FLUSH_EVERY: usize = 16;
+
+/// What one process publishes.
+pub(super) struct Owner {
+    options: Arc<RelayOptions>,
+    client: async_nats::Client,
+    index: Arc<Index>,
+    board: Arc<Board>,
+    listener: Listener,
+    ranks: HashMap<RankId, Owned>,
+    /// Our name among owners.
+    name: String,
+    acks: Acks,
+    sending: Arc<Semaphore>,
+    /// Where requests for snapshots come in.
+    requests: (mpsc::Sender<(Address, Subject)>, mpsc::Receiver<(Address, Subject)>),
+}
+
+struct Owned {
+    address: Address,
+    key: v1::RankKey,
+    entry: Arc<Entry>,
+    /// The last delta that was published, or left out.
+    at: v1::Point,
+    /// Batches that were published.
+    batches: u64,
+    said: (State, String),
+    due: Instant,
+    asked: Vec<Subject>,
+    gathering: Option<Instant>,
+    /// Listens for who asks; ends with the rank.
+    _listening: DropGuard,
+}
+
+// === impl Owner ===
+
+impl Owner {
+    pub(super) fn new(
+        options: Arc<RelayOptions>,
+        client: async_nats::Client,
+        index: Arc<Index>,
+        board: Arc<Board>,
+        name: String,
+    ) -> Self {
+        let acks = Acks::new(&client, options.stream.clone());
+        let listener = index.listen(TapBounds::default());
+        let (ranks, sending) = (HashMap::new(), Arc::new(Semaphore::new(SENDING)));
+        let requests = mpsc::channel(REQUESTS);
+        Self { options, client, index, board, listener, ranks, name, acks, sending, requests }
+    }
+
+    /// Publishes until it is dropped.
+    pub(super) async fn run(&mut self) -> Infallible {
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                heard = self.listener.next() => match heard {
+                    Ok(heard) => self.publish(heard).await,
+                    Err(_) => self.start_over(),
+                },
+                Some((address, reply)) = self.requests.1.recv() => self.ask(&address, reply),
+                _ = look.tick() => self.look().await,
+            }
+            // A busy index must not keep the rest waiting.
+            if self.ranks.values().any(|owned| owned.due <= Instant::now()) {
+                self.look().await;
+            }
+        }
+    }
+
+    /// Says that this owner leaves.
+    pub(super) async fn leave(&mut self) {
+        let ranks: Vec<RankId> = self.ranks.keys().copied().collect();
+        for rank in ranks {
+            self.announce(rank, |announcement| announcement.leaves = true).await;
+        }
+        // Who is gone before that is found out by its silence.
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.client.flush()).await;
+    }
+
+    /// Follows ranks that came, gives up those that went, and says what is due.
+    async fn look(&mut self) {
+        let board = self.board.all();
+        let own = board.into_iter().filter(|entry| entry.is_first_hand());
+        let own: HashMap<RankId, Arc<Entry>> = own.map(|entry| (entry.rank, entry)).collect();
+        let gone: Vec<RankId> = self.ranks.keys().filter(|rank| !own.contains_key(rank)).copied().collect();
+        for rank in gone {
+            self.listener.unfollow(rank);
+            self.announce(rank, |announcement| announcement.gone = true).await;
+            self.ranks.remove(&rank);
+        }
+        for (rank, entry) in own {
+            if !self.ranks.contains_key(&rank)
+                && let Some(owned) = self.own(entry)
+            {
+                self.ranks.insert(rank, owned);
+            }
+        }
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for (rank, owned) in &self.ranks {
+            let status = owned.entry.status();
+            if owned.due <= now || (status.state, &status.why) != (owned.said.0, &owned.said.1) {
+                due.push(*rank);
+            }
+        }
+        for rank in due {
+            self.announce(rank, |_| ()).await;
+        }
+        let ready = |owned: &Owned| owned.gathering.is_some_and(|until| until <= now);
+        let ready: Vec<RankId> = self.ranks.iter().filter(|(_, owned)| ready(owned)).map(|(rank, _)| *rank).collect();
+        for rank in ready {
+            self.answer(rank);
+        }
+    }
+
+    fn own(&self, entry: Arc<Entry>) -> Option<Owned> {
+        let number = self.listener.attend(entry.rank)?;
+        let identity = &entry.identity;
+        let address = Address::new(&identity.model, &identity.worker, identity.rank);
+        let key = v1::RankKey {
+            worker: identity.worker.to_string(),
+            model: identity.model.to_string(),
+            rank: identity.rank,
+            life: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64),
+        };
+        let at = v1::Point { number, epoch: 0, sequence: None };
+        let said = (State::Connecting, String::new());
+        let due = Instant::now();
+        let listening = listen(self.client.clone(), address.clone(), self.requests.0.clone());
+        let end = CancellationToken::new();
+        let _listening = end.clone().drop_guard();
+        tokio::spawn(async move {
+            tokio::select! {
+                never = listening => match never {},
+                () = end.cancelled() => {}
+            }
+        });
+        Some(Owned { address, key, entry, at, batches: 0, said, due, asked: Vec::new(), gathering: None, _listening })
+    }
+
+    /// The queue was cut: what waited in it is left out.
+    fn start_over(&mut self) {
+        tracing::warn!("The relay has fallen behind: its followers will take new snapshots.");
+        self.listener = self.index.listen(TapBounds::default());
+        for (rank, owned) in &mut self.ranks {
+            if let Some(number) = self.listener.attend(*rank) {
+                owned.at.number = number;
+            }
+        }
+    }
+
+    /// Publishes what was heard, and what else there is already, each rank's together.
+    async fn publish(&mut self, first: Heard) {
+        let mut deltas: BTreeMap<RankId, Vec<Arc<Delta>>> = BTreeMap::new();
+        let mut next = Some(first);
+        let mut count = 0;
+        while let Some(heard) = next.take() {
+            if let Heard::Delta(delta) = heard {
+                count += delta.changes.len().max(1);
+                deltas.entry(delta.rank).or_default().push(delta);
+            }
+            if count < DELTAS {
+                // A cut is found by the next who waits.
+                next = self.listener.try_next().ok().flatten();
+            }
+        }
+        for (rank, deltas) in deltas {
+            self.publish_rank(rank, &deltas).await;
+        }
+    }
+
+    async fn publish_rank(&mut self, rank: RankId, deltas: &[Arc<Delta>]) {
+        let Some(owned) = self.ranks.get_mut(&rank) else { return };
+        let subject = Topic::Events.of(&owned.address);
+        let mut batch: Vec<v1::RankDelta> = Vec::new();
+        let mut blocks = 0;
+        let mut batches = Vec::new();
+        for delta in deltas {
+            for piece in encode::delta(&owned.key, delta) {
+                let size = piece.changes.iter().map(blocks_of).sum::<usize>();
+                if blocks + size > encode::MAX_BLOCKS && !batch.is_empty() {
+                    batches.push(std::mem::take(&mut batch));
+                    blocks = 0;
+                }
+                blocks += size;
+                batch.push(piece);
+            }
+        }
+        if !batch.is_empty() {
+            batches.push(batch);
+        }
+        let mut continues = false;
+        for deltas in batches {
+            let (life, number) = (owned.key.life, owned.batches);
+            owned.batches += 1;
+            let last = deltas.last().map(|delta| (delta.at, delta.goes_on));
+            let bytes = Batch { life, deltas, number, continues }.encode();
+            self.acks.publish(subject.clone(), format!("{life:x}.{number}"), bytes).await;
+            if let Some((at, goes_on)) = last {
+                continues = goes_on;
+                owned.at = at.unwrap_or(owned.at);
+            }
+        }
+    }
+
+    async fn announce(&mut self, rank: RankId, change: impl FnOnce(&mut v1::Announcement)) {
+        let every = self.options.announce;
+        let Some(owned) = self.ranks.get_mut(&rank) else { return };
+        let (state, why) = {
+            let status = owned.entry.status();
+            (status.state, status.why.clone())
+        };
+        let identity = &owned.entry.identity;
+        let mut announcement = v1::Announcement {
+            key: Some(owned.key.clone()),
+            at: Some(owned.at),
+            worker_rank: Some(v1::WorkerRank {
+                worker: identity.worker.to_string(),
+                address: identity.address.to_string(),
+                aliases: identity.aliases.to_vec(),
+                model: identity.model.to_string(),
+                rank: identity.rank,
+            }),
+            state: proto_state(state).into(),
+            why: why.clone(),
+            owner: self.name.clone(),
+            leaves: false,
+            gone: false,
+        };
+        change(&mut announcement);
+        owned.said = (state, why);
+        owned.due = Instant::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);
+        let subject = Topic::Owners.of(&owned.address);
+        // It is said again soon enough.
+        let _ = self.client.publish(subject, announcement.encode_to_vec().into()).await;
+    }
+
+    /// Notes who asks, so that all who ask at about the same time get one snapshot.
+    fn ask(&mut self, address: &Address, reply: Subject) {
+        let Some(owned) = self.ranks.values_mut().find(|owned| owned.address == *address) else { return };
+        if owned.asked.len() < ASKING {
+            owned.asked.push(reply);
+            owned.gathering.get_or_insert(Instant::now() + GATHER);
+        }
+    }
+
+    /// Takes the snapshot, and sends it to all who asked, beside everything else.
+    fn answer(&mut self, rank: RankId) {
+        let Some(owned) = self.ranks.get_mut(&rank) else { return };
+        let Ok(turn) = Arc::clone(&self.sending).try_acquire_owned() else { return };
+        owned.gathering = None;
+        let replies = std::mem::take(&mut owned.asked);
+        let Some(delta) = self.listener.follow(rank) else { return };
+        let (client, key) = (self.client.clone(), owned.key.clone());
+        tokio::spawn(async move {
+            let _turn = turn;
+            let pieces = spawn_blocking(move || {
+                encode::Snapshot::new(key, Arc::new(delta)).map(encode_piece).collect::<Result<Vec<_>, _>>()
+            });
+            let Ok(Ok(pieces)) = pieces.await else { return };
+            for (i, piece) in pieces.iter().enumerate() {
+                for reply in &replies {
+                    if client.publish(reply.clone(), piece.clone()).await.is_err() {
+                        return;
+                    }
+                }
+                if i % FLUSH_EVERY == FLUSH_EVERY - 1 && client.flush().await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Hands on who asks for a rank's snapshot, whatever happens to the subscription.
+async fn listen(client: async_nats::Client, address: Address, asked: mpsc::Sender<(Address, Subject)>) -> Infallible {
+    loop {
+        if let Ok(mut subscriber) = client.subscribe(Topic::Snapshot.of(&address)).await {
+            while let Some(Message { reply, .. }) = subscriber.next().await {
+                if let Some(reply) = reply {
+                    // Where there is no room: who asks, asks again.
+                    let _ = asked.try_send((address.clone(), reply));
+                }
+            }
+        }
+        sleep(SUBSCRIBE_AGAIN).await;
+    }
+}
+
+fn blocks_of(change: &v1::Change) -> usize {
+    match &change.change {
+        Some(v1::change::Change::Run(run)) => run.content_hashes.len(),
+        _ => 8,
+    }
+}

@@ -1,0 +1,16 @@
+//! NATS: feeds and fleets against a real nats-server, one for each test.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod command;
+mod dynamo;
+mod faults;
+mod fleet;
+mod hostile;
+mod raw;
+mod relay;
+mod schedule;
+mod secured;
+mod server;
+mod streamed;
+mod tap;

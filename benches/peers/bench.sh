@@ -9,7 +9,7 @@ mkdir -p "$dir"
 cargo build --release --manifest-path "$here/Cargo.toml"
 bin=$target/release/peer-bench
 workloads=mc-w1,mc-w8,mc-w64,mc-w256,agentx,wide,decode
-for name in $(echo $workloads | tr , ' '); do
+for name in $(echo $workloads,grow,grow-blocks,grow-workers | tr , ' '); do
     [ -f "$dir/$name.kvwl" ] || "$bin" gen "$name" "$dir/$name.kvwl" >/dev/null
 done
 out=$dir/results.jsonl
@@ -24,3 +24,11 @@ python3 "$here/run.py" "$bin" "$dir" "$out" --rounds 3 --modes bench --wl $workl
     --peers kvtap,kvtap-scores,kvtap-prefix,smg2-score,dyn-radix
 python3 "$here/run.py" "$bin" "$dir" "$out" --rounds 3 --modes mt,mixed --wl $workloads --peers kvtap,kvtap-scores,smg2-chain
 python3 "$here/summarize.py" "$out"
+echo "### Growth: the blocks times ten, the workers times ten; clearing one worker in a hundred; saturation"
+for peer in kvtap-scores smg2-score; do
+    for name in grow grow-blocks grow-workers; do "$bin" bench $peer "$dir/$name.kvwl"; done
+done
+for peer in kvtap smg2-chain; do
+    "$bin" clear $peer "$dir/mc-w256.kvwl"
+    for name in agentx mc-w8; do "$bin" saturate $peer "$dir/$name.kvwl" 300000; done
+done

@@ -20,6 +20,10 @@ fn preset(name: &str) -> Params {
         "agentx" => p(Shape::Agentx, 8, 65536, 2_000_000, 800),
         "wide" => p(Shape::Wide, 256, 4096, 3_000_000, 3000),
         "decode" => p(Shape::Decode, 64, 16384, 2_000_000, 3000),
+        // One size, ten times the blocks, ten times the workers: what a match costs then.
+        "grow" => p(Shape::Mooncake, 8, 16384, 300_000, 1000),
+        "grow-blocks" => p(Shape::Mooncake, 8, 163_840, 3_000_000, 1000),
+        "grow-workers" => p(Shape::Mooncake, 80, 16384, 3_000_000, 1000),
         "tiny" => p(Shape::Mooncake, 4, 8192, 60_000, 200),
         "tiny-agentx" => p(Shape::Agentx, 1, 24576, 40_000, 40),
         "tiny-wide" => p(Shape::Wide, 64, 1024, 60_000, 200),
@@ -76,10 +80,12 @@ fn main() {
         ["mixed", peer, path] => mixed(peer, path),
         ["mem", peer, path] => mem(peer, path),
         ["check", peer, path] => check(peer, path),
+        ["clear", peer, path] => clear(peer, path),
+        ["saturate", peer, path, rate] => saturate(peer, path, rate.parse().unwrap()),
         ["count", peer, path, stage] => count(peer, path, stage.parse().unwrap()),
         ["verify", rest @ ..] => verify::run(rest),
         ["phys"] => phys::run(),
-        _ => eprintln!("gen PRESET FILE [--uids] | info FILE | bench|mt|mixed|mem|check PEER FILE | count PEER FILE STAGE | verify [PEER..] | phys"),
+        _ => eprintln!("gen PRESET FILE [--uids] | info FILE | bench|mt|mixed|mem|check|clear PEER FILE | saturate PEER FILE EVENTS_PER_SECOND | count PEER FILE STAGE | verify [PEER..] | phys"),
     }
 }
 
@@ -201,6 +207,64 @@ fn mixed(peer: &str, path: &str) {
         ("mix_p50_us", format!("{:.2}", pct(&mut lat, 0.5))),
         ("mix_p99_us", format!("{:.2}", pct(&mut lat, 0.99))),
         ("mix_p999_us", format!("{:.2}", pct(&mut lat, 0.999))),
+    ]);
+    std::process::exit(0);
+}
+
+/// What it costs to clear one worker in a hundred, as a share of what all of them cost.
+fn clear(peer: &str, path: &str) {
+    let wl = Workload::load(path).unwrap();
+    let mut p = peers::make(peer, wl.n_workers as usize);
+    p.apply(&wl, 0..wl.ops.len());
+    let some = (wl.n_workers as usize).div_ceil(100);
+    let Some(first) = p.clear(0..some) else { return };
+    let Some(rest) = p.clear(some..wl.n_workers as usize) else { return };
+    let all = first + rest;
+    emit(&[
+        ("mode", "clear".into()),
+        ("peer", peer.into()),
+        ("file", stem(path)),
+        ("percent_of_workers", format!("{:.2}", some as f64 * 100.0 / wl.n_workers as f64)),
+        ("percent_of_time", format!("{:.2}", first.as_secs_f64() * 100.0 / all.as_secs_f64())),
+        ("all_ms", format!("{:.2}", all.as_secs_f64() * 1e3)),
+    ]);
+    std::process::exit(0);
+}
+
+/// The churn as a queue: events arrive at a steady rate, and are applied as fast as they can be. The clock is the
+/// time that the index was busy, so building events costs nobody anything. The backlog is counted when the last
+/// event has arrived.
+fn saturate(peer: &str, path: &str, rate: f64) {
+    let wl = Workload::load(path).unwrap();
+    let mut p = peers::make(peer, wl.n_workers as usize);
+    p.apply(&wl, 0..wl.n_fill);
+    let (end, events) = (wl.ops.len(), wl.ops.len() - wl.n_fill);
+    let (mut next, mut clock, mut busy) = (wl.n_fill, 0.0, 0.0);
+    let (mut most, mut last) = (0, None);
+    while next < end {
+        let arrived = (wl.n_fill + (clock * rate) as usize + 1).min(end);
+        if arrived == next {
+            // Nothing to do until the next one comes.
+            clock = ((next - wl.n_fill) as f64 + 0.5) / rate;
+            continue;
+        }
+        most = most.max(arrived - next);
+        if arrived == end && last.is_none() {
+            last = Some(end - next);
+        }
+        let to = arrived.min(next + 64);
+        let took = p.apply(&wl, next..to).as_secs_f64();
+        (clock, busy, next) = (clock + took, busy + took, to);
+    }
+    emit(&[
+        ("mode", "saturate".into()),
+        ("peer", peer.into()),
+        ("file", stem(path)),
+        ("offered_kev_s", format!("{:.1}", rate / 1e3)),
+        ("flat_out_kev_s", format!("{:.1}", events as f64 / busy / 1e3)),
+        ("ns_per_event", format!("{:.0}", busy * 1e9 / events as f64)),
+        ("backlog_percent", format!("{:.2}", last.unwrap_or(0) as f64 * 100.0 / events as f64)),
+        ("most_waiting", most.to_string()),
     ]);
     std::process::exit(0);
 }

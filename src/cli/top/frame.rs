@@ -116,7 +116,8 @@ fn at_a_glance<'v>(look: &Look, view: &'v View) -> Line<'v> {
         Span::styled(format!("   {lost} lost"), if lost > 0 { color("gone") } else { Style::new() }),
         Span::raw(format!(
             "   {} events/s   {} blocks   {}",
-            short(events),
+            // The sum of nothing is -0.
+            short(events.abs()),
             short(sum(|seen| seen.report.blocks) as f64),
             bytes(sum(|seen| seen.report.memory_bytes))
         )),

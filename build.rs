@@ -5,8 +5,12 @@ use std::error::Error;
 use std::path::PathBuf;
 
 /// The files that carry services, and those whose messages travel elsewhere too; what they import comes along.
-const FILES: [&str; 3] =
-    ["proto/kvtap/v1/query_service.proto", "proto/kvtap/v1/watch_service.proto", "proto/kvtap/v1/events.proto"];
+const FILES: [&str; 4] = [
+    "proto/kvtap/v1/query_service.proto",
+    "proto/kvtap/v1/watch_service.proto",
+    "proto/kvtap/v1/explain_service.proto",
+    "proto/kvtap/v1/events.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");

@@ -56,7 +56,7 @@ pub struct Args {
 /// Where the token ids come from.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-struct Prompt {
+pub(super) struct Prompt {
     /// Token ids, with commas between them.
     #[arg(long, value_name = "IDS")]
     tokens: Option<String>,
@@ -75,8 +75,7 @@ const PIPELINE: usize = 64;
 pub async fn run(args: Args) -> Outcome {
     match &args.prompt {
         Prompt { tokens_file: Some(file), .. } if args.batch => batch(&args, file).await,
-        Prompt { tokens_file: Some(file), .. } => one(&args, of_file(file)?).await,
-        Prompt { tokens, .. } => one(&args, tokens::of_argument(tokens.as_deref().unwrap_or_default())?).await,
+        prompt => one(&args, prompt.tokens_le()?).await,
     }
 }
 
@@ -196,6 +195,18 @@ fn of_file(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut tokens_le = Vec::new();
     tokens::parse(&text, &mut tokens_le).map_err(|error| failed(&error))?;
     Ok(tokens_le)
+}
+
+// === impl Prompt ===
+
+impl Prompt {
+    /// The tokens of the one prompt there is, as raw bytes.
+    pub(super) fn tokens_le(&self) -> Result<Vec<u8>, Failure> {
+        match self {
+            Self { tokens_file: Some(file), .. } => of_file(file),
+            Self { tokens, .. } => tokens::of_argument(tokens.as_deref().unwrap_or_default()),
+        }
+    }
 }
 
 // === impl Args ===

@@ -5,6 +5,7 @@
 
 mod client;
 pub mod demo;
+pub mod explain;
 pub mod match_;
 mod match_output;
 pub mod record;
@@ -46,6 +47,8 @@ pub enum Command {
     Match(match_::Args),
     /// List a server's workers, their feeds and what they hold.
     Workers(workers::Args),
+    /// Say which block of a prompt a worker lacks first, and why.
+    Explain(explain::Args),
     /// Follow the normalized feed: what each worker holds, and every change of it.
     Watch(watch::Args),
     /// Show it all at work: three engines, one kvtap, real sockets, in this process.
@@ -99,6 +102,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Serve(args) => serve::run(args).await,
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
+            Command::Explain(args) => explain::run(args).await,
             Command::Watch(args) => watch::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Sim(args) => sim::run(args).await,

@@ -8,6 +8,7 @@
 //!
 //! * [`listen`]: tcp (both address families on one socket) and unix sockets, bound by the caller.
 //! * `watch`: the normalized feed, to whoever keeps an index of their own.
+//! * `explain`: the first block that a worker lacks of a prompt, and why.
 //! * [`run`]: one server on any number of listeners, with health and reflection, and a drain that ends in time.
 //!
 //! What holds:
@@ -20,6 +21,7 @@
 //! 4. Nothing of a prompt (tokens, salt, keys, hashes) is logged or comes back in an error.
 
 mod error;
+mod explain;
 pub mod listen;
 mod matching;
 mod oversize;

@@ -13,12 +13,14 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
+use super::explain::Explains;
 use super::listen::{Listener, tcp_connections, unix_connections};
 use super::oversize::Named;
 use super::query::Queries;
 use super::watch::{Hub, Watches};
 use crate::admin::{Fleet, Readiness, RequestMetrics};
 use crate::proto::DESCRIPTORS;
+use crate::proto::v1::explain_service_server::{ExplainServiceServer, SERVICE_NAME as EXPLAIN_SERVICE};
 use crate::proto::v1::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use crate::proto::v1::watch_service_server::{SERVICE_NAME as WATCH_SERVICE, WatchServiceServer};
 
@@ -87,7 +89,7 @@ pub async fn run(
     let stop = CancellationToken::new();
     let hub = Hub::start(Arc::clone(&fleet), requests.clone(), options.watch, stop.clone());
     let queries = Queries::new(fleet, requests, stop.clone(), options.max_message_bytes);
-    let routes = routes(queries, Watches(hub), &health, options)?;
+    let routes = routes(queries, hub, &health, options)?;
 
     let mut lines = Vec::with_capacity(listeners.len());
     let mut files: Vec<PathBuf> = Vec::new();
@@ -134,12 +136,15 @@ pub async fn run(
     ended
 }
 
-fn routes(queries: Queries, watches: Watches, health: &HealthReporter, options: Options) -> Result<Routes, ServeError> {
+fn routes(queries: Queries, hub: Arc<Hub>, health: &HealthReporter, options: Options) -> Result<Routes, ServeError> {
     let service = QueryServiceServer::new(queries).max_decoding_message_size(options.max_message_bytes);
+    let explain = ExplainServiceServer::new(Explains(Arc::clone(&hub)));
+    let explain = explain.max_decoding_message_size(options.max_message_bytes);
     let mut routes = RoutesBuilder::default();
     routes
         .add_service(Named::new(service, options.max_message_bytes))
-        .add_service(WatchServiceServer::new(watches))
+        .add_service(explain)
+        .add_service(WatchServiceServer::new(Watches(hub)))
         .add_service(HealthServer::new(HealthService::from_health_reporter(health.clone())));
     if options.reflection {
         let reflection = tonic_reflection::server::Builder::configure()
@@ -153,14 +158,14 @@ fn routes(queries: Queries, watches: Watches, health: &HealthReporter, options: 
 
 /// Reports `status` for the server as a whole and for its service.
 async fn report(health: &HealthReporter, status: ServingStatus) {
-    for service in ["", SERVICE_NAME, WATCH_SERVICE] {
+    for service in ["", SERVICE_NAME, WATCH_SERVICE, EXPLAIN_SERVICE] {
         health.set_service_status(service, status).await;
     }
 }
 
 /// A watch of health would hold its connection until the end of the grace. It has been told; it may end.
 async fn end_health_watches(mut health: HealthReporter) {
-    for service in ["", SERVICE_NAME, WATCH_SERVICE] {
+    for service in ["", SERVICE_NAME, WATCH_SERVICE, EXPLAIN_SERVICE] {
         health.clear_service_status(service).await;
     }
 }

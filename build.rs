@@ -9,7 +9,12 @@ use std::path::PathBuf;
 const SETS: [(&str, &[&str]); 2] = [
     (
         "kvtap.bin",
-        &["proto/kvtap/v1/query_service.proto", "proto/kvtap/v1/watch_service.proto", "proto/kvtap/v1/events.proto"],
+        &[
+            "proto/kvtap/v1/query_service.proto",
+            "proto/kvtap/v1/watch_service.proto",
+            "proto/kvtap/v1/explain_service.proto",
+            "proto/kvtap/v1/events.proto",
+        ],
     ),
     ("kvtap_admin.bin", &["proto/kvtap/v1/admin.proto"]),
 ];

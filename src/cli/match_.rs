@@ -53,7 +53,7 @@ pub struct Args {
 /// Where the token ids come from.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-struct Prompt {
+pub(super) struct Prompt {
     /// Token ids, with commas between them.
     #[arg(long, value_name = "IDS")]
     tokens: Option<String>,
@@ -75,9 +75,8 @@ pub async fn run(args: Args) -> Outcome {
     }
     match &args.prompt {
         Prompt { tokens_file: Some(file), .. } if args.batch => batch::run(&args, open(file)?).await,
-        Prompt { tokens_file: Some(file), .. } => one(&args, of_file(file)?).await,
         _ if args.batch => Err(Failure::Usage("--batch: the queries are the lines of --tokens-file".to_owned())),
-        Prompt { tokens, .. } => one(&args, tokens::of_argument(tokens.as_deref().unwrap_or_default())?).await,
+        prompt => one(&args, prompt.tokens_le()?).await,
     }
 }
 
@@ -135,6 +134,18 @@ fn of_file(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut tokens_le = Vec::new();
     tokens::parse(&text, &mut tokens_le).map_err(|error| failed(&error))?;
     Ok(tokens_le)
+}
+
+// === impl Prompt ===
+
+impl Prompt {
+    /// The tokens of the one prompt there is, as raw bytes.
+    pub(super) fn tokens_le(&self) -> Result<Vec<u8>, Failure> {
+        match self {
+            Self { tokens_file: Some(file), .. } => of_file(file),
+            Self { tokens, .. } => tokens::of_argument(tokens.as_deref().unwrap_or_default()),
+        }
+    }
 }
 
 // === impl Args ===

@@ -9,6 +9,7 @@ pub mod bench;
 mod client;
 pub mod demo;
 pub mod doctor;
+pub mod explain;
 pub mod match_;
 mod match_output;
 pub mod record;
@@ -55,6 +56,8 @@ pub enum Command {
     Workers(workers::Args),
     /// Add, change, remove and clear feeds of a running server, or list who wants which.
     Admin(admin::Args),
+    /// Say which block of a prompt a worker lacks first, and why.
+    Explain(explain::Args),
     /// Follow the normalized feed: what each worker holds, and every change of it.
     Watch(watch::Args),
     /// Show on a terminal who is fresh, what is lost and how busy everything is, again and again.
@@ -121,6 +124,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Match(args) => match_::run(args).await,
             Command::Workers(args) => workers::run(args).await,
             Command::Admin(args) => admin::run(args).await,
+            Command::Explain(args) => explain::run(args).await,
             Command::Watch(args) => watch::run(args).await,
             Command::Top(args) => top::run(args).await,
             Command::Schema(args) => schema::run(args),

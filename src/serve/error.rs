@@ -50,6 +50,12 @@ pub(super) enum QueryError {
     /// More requests a second than are granted.
     #[error("limits.requests_per_second: more than {most}")]
     Rate { most: u64 },
+    /// Not one worker where one is to be explained.
+    #[error("workers: exactly one is required, and {got} are given")]
+    NotOneWorker { got: usize },
+    /// A worker that the model has not.
+    #[error("workers: no worker of the model is called {worker:?}")]
+    UnknownWorker { worker: String },
     /// A stream's request without a request in it.
     #[error("request: required")]
     NoRequest,
@@ -75,10 +81,15 @@ impl QueryError {
         Self::UnknownModel { model: shorten(model), known }
     }
 
+    /// The refusal of a worker.
+    pub(super) fn unknown_worker(worker: &str) -> Self {
+        Self::UnknownWorker { worker: shorten(worker) }
+    }
+
     /// The gRPC status code.
     pub(super) const fn code(&self) -> Code {
         match self {
-            Self::UnknownModel { .. } | Self::UnknownBlockSize { .. } => Code::NotFound,
+            Self::UnknownModel { .. } | Self::UnknownBlockSize { .. } | Self::UnknownWorker { .. } => Code::NotFound,
             Self::Deadline => Code::DeadlineExceeded,
             Self::Rate { .. } => Code::ResourceExhausted,
             _ => Code::InvalidArgument,

@@ -269,7 +269,7 @@ impl Feed {
 
 impl Prompt<'_> {
     /// The prompt's blocks on `grid`. `contents` is scratch memory.
-    fn on<'c>(&'c self, grid: Grid, contents: &'c mut Vec<ContentHash>) -> Chain<'c> {
+    pub(super) fn on<'c>(&'c self, grid: Grid, contents: &'c mut Vec<ContentHash>) -> Chain<'c> {
         match self {
             Self::Tokens { tokens_le, seed, keys } => {
                 contents.clear();

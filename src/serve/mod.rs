@@ -13,6 +13,7 @@
 //! * [`listen`]: tcp (both address families on one socket) and unix sockets, bound by the caller.
 //! * [`admin_rpc`]: feeds changed by call, on sockets of its own.
 //! * `watch`: the normalized feed, to whoever keeps an index of their own.
+//! * `explain`: the first block that a worker lacks of a prompt, and why.
 //! * [`run`]: one server on any number of listeners, with health and reflection, and a drain that ends in time.
 //!
 //! What holds:
@@ -30,6 +31,7 @@
 pub mod admin_rpc;
 mod connection;
 mod error;
+mod explain;
 mod files;
 mod gate;
 mod limits;

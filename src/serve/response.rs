@@ -18,7 +18,8 @@ pub(super) fn match_response(model: &str, answer: Answer) -> v1::MatchResponse {
     }
 }
 
-fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
+/// What one rank holds.
+pub(super) fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
     let matched_tokens = answer.tokens(answer.held.blocks);
     let (state, why, heard) = match answer.feed {
         None => (v1::FeedState::Unspecified, NOBODY.to_owned(), None),

@@ -14,6 +14,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::connection::{KeepAlive, Serving};
+use super::explain::Explains;
 use super::files::FileError;
 use super::gate::Gate;
 use super::limits::{Limiter, Limits};
@@ -27,6 +28,7 @@ use super::watch::{Hub, Watches};
 use crate::admin::{Fleet, Readiness, RequestMetrics};
 use crate::net::{Door, Slots, Socket};
 use crate::proto::indexer::indexer_service_server::IndexerServiceServer;
+use crate::proto::v1::explain_service_server::{ExplainServiceServer, SERVICE_NAME as EXPLAIN_SERVICE};
 use crate::proto::v1::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use crate::proto::v1::watch_service_server::{SERVICE_NAME as WATCH_SERVICE, WatchServiceServer};
 use crate::proto::{ADAPTED, DESCRIPTORS};
@@ -131,7 +133,7 @@ pub async fn run(
         drain: stop.clone(),
         grace: Grace::of(options.grace),
     };
-    let routes = routes(queries, Watches(hub), &health, &options)?;
+    let routes = routes(queries, hub, &health, &options)?;
     let serving = |tls: Option<Arc<Tls>>| {
         let gate = Gate {
             routes: routes.clone(),
@@ -233,12 +235,7 @@ async fn look(tls: Option<Arc<Tls>>, token: Option<Arc<Token>>, requests: Reques
     }
 }
 
-fn routes(
-    queries: Queries,
-    watches: Watches,
-    health: &HealthReporter,
-    options: &Options,
-) -> Result<Routes, ServeError> {
+fn routes(queries: Queries, hub: Arc<Hub>, health: &HealthReporter, options: &Options) -> Result<Routes, ServeError> {
     // The gate refuses what is larger than the limit, in words that a caller can act on.
     let mut routes = RoutesBuilder::default();
     if options.adapters.contains(&Adapter::LlmD) {
@@ -248,7 +245,10 @@ fn routes(
     let service = QueryServiceServer::new(queries).max_decoding_message_size(options.max_message_bytes);
     routes
         .add_service(service)
-        .add_service(WatchServiceServer::new(watches))
+        .add_service(
+            ExplainServiceServer::new(Explains(Arc::clone(&hub))).max_decoding_message_size(options.max_message_bytes),
+        )
+        .add_service(WatchServiceServer::new(Watches(hub)))
         .add_service(HealthServer::new(HealthService::from_health_reporter(health.clone())));
     if options.reflection {
         let mut reflection = tonic_reflection::server::Builder::configure()
@@ -264,14 +264,14 @@ fn routes(
 
 /// Reports `status` for the server as a whole and for its service.
 async fn report(health: &HealthReporter, status: ServingStatus) {
-    for service in ["", SERVICE_NAME, WATCH_SERVICE] {
+    for service in ["", SERVICE_NAME, WATCH_SERVICE, EXPLAIN_SERVICE] {
         health.set_service_status(service, status).await;
     }
 }
 
 /// A watch of health would hold its connection until the end of the grace. It has been told; it may end.
 async fn end_health_watches(mut health: HealthReporter) {
-    for service in ["", SERVICE_NAME, WATCH_SERVICE] {
+    for service in ["", SERVICE_NAME, WATCH_SERVICE, EXPLAIN_SERVICE] {
         health.clear_service_status(service).await;
     }
 }

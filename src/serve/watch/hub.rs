@@ -10,6 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::history::{Happening, History, Named};
+use super::removals::{Remembered, Removals};
 use crate::admin::{Fleet, RequestMetrics};
 use crate::feed::status::State;
 use crate::index::{Change, Delta, Heard, Listener, TapBounds};
@@ -20,7 +21,7 @@ use crate::worker::RankId;
 /// Listens to the index for every watcher.
 #[derive(Debug)]
 pub(in crate::serve) struct Hub {
-    pub(super) fleet: Arc<Fleet>,
+    pub(in crate::serve) fleet: Arc<Fleet>,
     pub(super) metrics: RequestMetrics,
     pub(super) stop: CancellationToken,
     pub(super) limits: WatchLimits,
@@ -36,6 +37,7 @@ pub(super) struct Told {
     pub(super) history: History,
     pub(super) ranks: BTreeMap<RankId, Arc<Named>>,
     states: BTreeMap<RankId, (State, String)>,
+    removals: Removals,
 }
 
 /// One of the watchers that may be there at one time.
@@ -55,7 +57,8 @@ impl Hub {
         limits: WatchLimits,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let told = Told { history: History::new(), ranks: BTreeMap::new(), states: BTreeMap::new() };
+        let (history, removals) = (History::new(), Removals::default());
+        let told = Told { history, ranks: BTreeMap::new(), states: BTreeMap::new(), removals };
         let hub = Arc::new(Self {
             fleet,
             metrics,
@@ -76,6 +79,11 @@ impl Hub {
     /// Moves whenever something has happened.
     pub(super) fn news(&self) -> watch::Receiver<u64> {
         self.news.subscribe()
+    }
+
+    /// What is remembered of a rank's removals.
+    pub(in crate::serve) fn remembered(&self, rank: RankId) -> Option<Remembered> {
+        self.told().removals.of(rank)
     }
 
     /// A place for one more watcher, if there is one. History is kept from the first on.
@@ -99,9 +107,13 @@ impl Hub {
                 let mut told = self.told();
                 told.history.begin_anew();
                 told.ranks.clear();
+                told.removals.begin_anew();
             }
             for (rank, _) in self.fleet.index.ranks() {
-                nameless.extend(listener.attend(rank).map(|_| rank));
+                if listener.attend(rank).is_some() {
+                    self.told().removals.begin(rank);
+                    nameless.insert(rank);
+                }
             }
             self.name(&mut nameless);
             self.say_so();
@@ -134,6 +146,7 @@ impl Hub {
             Heard::Registered { rank, .. } => {
                 let is_there = listener.attend(rank).is_some();
                 if is_there {
+                    self.told().removals.begin(rank);
                     nameless.insert(rank);
                     self.name(nameless);
                 }
@@ -171,7 +184,7 @@ impl Hub {
     /// Tells where a feed's state is another one than was told last. Says whether any is.
     fn look_at_states(&self) -> bool {
         let mut told = self.told();
-        let Told { history, ranks, states } = &mut *told;
+        let Told { history, ranks, states, .. } = &mut *told;
         let before = history.end();
         for named in ranks.values() {
             let Some(entry) = self.fleet.board.get(named.rank) else { continue };
@@ -196,11 +209,15 @@ impl Told {
         let is_gone = delta.changes.contains(&Change::Gone);
         if is_gone {
             nameless.remove(&delta.rank);
+            self.removals.end(delta.rank);
             self.states.remove(&delta.rank);
             if let Some(named) = self.ranks.remove(&delta.rank) {
                 self.history.push(Happening::Gone(named));
             }
-        } else if let Some(named) = self.ranks.get(&delta.rank) {
+            return;
+        }
+        self.removals.note(&delta);
+        if let Some(named) = self.ranks.get(&delta.rank) {
             self.history.push(Happening::Delta(Arc::clone(named), delta));
         }
     }

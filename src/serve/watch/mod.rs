@@ -5,6 +5,8 @@
 //!                          ^ board: names, states        ^ Index::snapshot
 //! ```
 //!
+//! The same hub remembers what was removed (`removals`), so that a missing block can be explained.
+//!
 //! One [`Hub`] listens to the index, whatever the number of watchers, and keeps what has happened, in order and bounded
 //! ([`history`]). A [`watcher`] tells snapshots and then reads on in the history from where it stood before them; what a
 //! snapshot includes already is left out by its number.
@@ -19,8 +21,10 @@
 
 mod history;
 mod hub;
+mod removals;
 mod service;
 mod watcher;
 
 pub(super) use hub::Hub;
+pub(super) use removals::Found;
 pub(super) use service::Watches;

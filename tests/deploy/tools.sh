@@ -12,8 +12,8 @@ command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "setup: installing ${missing[*]}" >&2
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    apt-get -o Acquire::Retries=3 update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 else
     echo "setup: install ${missing[*]} (Debian, Ubuntu: apt-get install ${missing[*]})" >&2
     exit 1

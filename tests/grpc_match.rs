@@ -345,17 +345,6 @@ async fn a_batch_answers_each_of_its_requests_in_order() {
 }
 
 #[tokio::test]
-async fn a_deadline_that_has_passed_is_an_answer_too() {
-    let server = Server::start().await;
-    server.worker("m", "w", 0).store(grid(4), &prompt(400), Seed::PLAIN);
-    let mut request = tonic::Request::new(by_tokens("m", &prompt(400)));
-    request.metadata_mut().insert("grpc-timeout", "1n".parse().unwrap());
-    let status = server.client().await.r#match(request).await.unwrap_err();
-    assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status:?}");
-    server.stop().await;
-}
-
-#[tokio::test]
 async fn llm_ds_question_is_answered_where_it_is_switched_on() {
     use kvtap::proto::indexer::{GetPodScoresRequest, PodScore, indexer_service_client::IndexerServiceClient};
     use kvtap::serve::{Adapter, Options};

@@ -159,32 +159,6 @@ async fn told_to_stop_it_answers_what_a_stream_has_sent_and_then_ends_the_stream
 }
 
 #[tokio::test]
-async fn a_stream_that_goes_on_asking_while_it_drains_is_told_that_it_was_not_answered() {
-    let kvtap = serve("drain_grace: 2s").await;
-    let mut client = client(&kvtap).await;
-    let (requests, pending) = tokio::sync::mpsc::channel(16);
-    let mut answers =
-        client.match_stream(tokio_stream::wrappers::ReceiverStream::new(pending)).await.unwrap().into_inner();
-    tokio::spawn(async move {
-        let mut id = 0;
-        while requests.send(v1::MatchStreamRequest { id, request: Some(request(4)) }).await.is_ok() {
-            id += 1;
-        }
-    });
-    assert_eq!(answers.message().await.unwrap().unwrap().id, 0);
-    kvtap.signal("TERM").await;
-    let status = loop {
-        match answers.message().await {
-            Ok(Some(_)) => {}
-            Ok(None) => panic!("OK would say that nothing was left out"),
-            Err(status) => break status,
-        }
-    };
-    assert_eq!((status.code(), status.message().starts_with("draining: ")), (Code::Unavailable, true), "{status:?}");
-    assert_eq!(kvtap.ended().await.0.code(), Some(0));
-}
-
-#[tokio::test]
 async fn who_says_nothing_is_closed_and_so_is_who_has_nothing_to_ask() {
     let kvtap = serve("limits: { handshake_time: 300ms, idle_time: 300ms }").await;
     closes(TcpStream::connect(&kvtap.grpc).await.unwrap()).await;

@@ -1,6 +1,6 @@
 //! The protocol as it is published: its names, its numbers, which are for ever, and its page.
 //!
-//! `KVTAP_WRITE=1 cargo test --test proto` writes `docs/proto.md` and `proto/numbers.lock` anew; a number that the lock
+//! `KVTAP_WRITE=1 cargo test --test proto` writes `docs/proto.md` and `tests/proto/numbers.lock` anew; a number that the lock
 //! holds is never given up.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]

@@ -1,11 +1,11 @@
-//! Numbers are for ever: what `proto/numbers.lock` holds is still what it was, or reserved.
+//! Numbers are for ever: what `tests/proto/numbers.lock` holds is still what it was, or reserved.
 
 use std::collections::BTreeMap;
 
 use super::schema::{File, files};
 use super::{file, holds};
 
-const LOCK: &str = "proto/numbers.lock";
+const LOCK: &str = "tests/proto/numbers.lock";
 
 /// Each number by its owner, with its name and type: `MatchRequest 1` is `model string`.
 type Numbers = BTreeMap<(String, i32), String>;

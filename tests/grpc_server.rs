@@ -123,8 +123,10 @@ async fn reflected(server: &Server) -> Result<BTreeSet<String>, tonic::Status> {
 #[tokio::test]
 async fn reflection_lists_every_service_unless_it_is_switched_off() {
     let server = Server::start().await;
-    let expected = [SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"];
-    assert_eq!(reflected(&server).await.unwrap(), expected.map(str::to_owned).into());
+    let others = ["kvtap.v1.WatchService", "kvtap.v1.ExplainService"];
+    let standard = ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"];
+    let expected = [&[SERVICE][..], &others, &standard].concat();
+    assert_eq!(reflected(&server).await.unwrap(), expected.into_iter().map(str::to_owned).collect());
     server.stop().await;
 
     let server = Server::start_with(Options { reflection: false, ..Options::default() }, Vec::new()).await;

@@ -212,9 +212,7 @@ async fn workers_that_come_change_and_go_are_told() {
     // A state is compared with the one that was seen before.
     let mut turn = 0;
     let changed = loop {
-        let mut status = worker.entry.status();
-        status.state = if turn % 2 == 0 { State::Incomplete } else { State::Live };
-        drop(status);
+        worker.entry.status().state = if turn % 2 == 0 { State::Incomplete } else { State::Live };
         turn += 1;
         match timeout(std::time::Duration::from_millis(400), watch.stream.message()).await {
             Ok(message) => break message.unwrap().unwrap(),

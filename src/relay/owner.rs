@@ -65,8 +65,11 @@ pub(super) struct Owner {
     acks: Acks,
     sending: Arc<Semaphore>,
     /// Where requests for snapshots come in.
-    requests: (mpsc::Sender<(Address, Subject)>, mpsc::Receiver<(Address, Subject)>),
+    requests: (mpsc::Sender<Request>, mpsc::Receiver<Request>),
 }
+
+/// Whose snapshot is asked for, and where it is to go.
+type Request = (Address, Subject);
 
 struct Owned {
     address: Address,
@@ -327,7 +330,7 @@ impl Owner {
 }
 
 /// Hands on who asks for a rank's snapshot, whatever happens to the subscription.
-async fn listen(client: async_nats::Client, address: Address, asked: mpsc::Sender<(Address, Subject)>) -> Infallible {
+async fn listen(client: async_nats::Client, address: Address, asked: mpsc::Sender<Request>) -> Infallible {
     loop {
         if let Ok(mut subscriber) = client.subscribe(Topic::Snapshot.of(&address)).await {
             while let Some(Message { reply, .. }) = subscriber.next().await {

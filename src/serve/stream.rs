@@ -3,7 +3,7 @@
 //! Requests are taken one at a time, so flow control reaches back to whoever sends them. When the server drains, what
 //! has come is answered: the stream goes on until no request has come for a moment, and then ends with OK. Where they
 //! go on coming it ends with `UNAVAILABLE` in time for what has been answered to arrive, since OK would say that
-//! nothing was left out.
+//! nothing was left out. A client that sends without a pause may see its connection end before it reads that.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -53,7 +53,7 @@ async fn run_one(seed: u64, server: bool, peer: Arc<Peer>) -> Result<Outcome, St
     let steps = World::with_strange(world.steps(&mut rng), seed);
     let name = format!("{}{seed}", if server { 's' } else { 'f' });
     // One server in four answers bursts of queries meanwhile.
-    let routers = server.then_some(usize::from(seed % 4 == 0));
+    let routers = server.then_some(usize::from(seed.is_multiple_of(4)));
     let whole = async { Lab::new(name, world, rng, peer, routers).await.run(steps.clone()).await };
     match timeout(HANGS, whole).await {
         Ok(outcome) => outcome,

@@ -18,7 +18,7 @@
 //! What holds:
 //!
 //! - The state of each rank is its own machine's, as of every feed. What this room adds is what NATS knows: who
-//!   published, under which number ([`ledger`]).
+//!   published, under which number (the ledger).
 //! - Core NATS delivers at most once, and gives nothing back: a number that is missing is a gap, and the rank is
 //!   incomplete until a clear or a new life. A connection that is gone ends `live` at once; the next message of the same
 //!   publisher proves whether anything was missed.

@@ -416,6 +416,10 @@ impl Follower {
                 self.drop(unusable.reason());
                 unusable.reason()
             })?;
+            // Of two owners each answers, and the older one may be the first.
+            if life < self.life {
+                continue;
+            }
             if life != self.life {
                 return Err("an answer of another registration");
             }

@@ -185,3 +185,29 @@ fn resident() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line of its own");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
+
+#[test]
+fn the_first_batch_of_a_rank_is_seen_whole_or_not_at_all() {
+    let stamp = Stamp { epoch: 1, sequence: Some(7) };
+    for _ in 0..3000 {
+        let index = Index::new(Limits { blocks_per_rank: 64, blocks_in_all: 64 });
+        let mut writer = index.register("m", Copies::Count).expect("room");
+        let (rank, contents) = (writer.rank(), [ContentHash(0), ContentHash(1)]);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut found = Vec::new();
+                loop {
+                    index.match_chain("m", grid(), Chain::Content(&contents), Some(&[rank]), &mut found);
+                    if found[0].stamp == stamp {
+                        assert_eq!((found[0].blocks, found[0].held), (2, 2));
+                        break;
+                    }
+                }
+            });
+            let mut tx = writer.begin().expect("registered");
+            tx.set_grid(grid()).expect("no other grid");
+            tx.store(Parent::Root(Seed::PLAIN), Tier::Device, GROUP, &blocks(0..2));
+            tx.commit(stamp);
+        });
+    }
+}

@@ -190,6 +190,19 @@ impl Index {
         candidates: Candidates<'_>,
         out: &mut Vec<RankMatch>,
     ) {
+        // A rank may take its seat, with its first batch, between the look at the seats and that at the rank itself.
+        while !self.match_once(model, grid, chain, candidates, out) {}
+    }
+
+    /// Whether the answer is of one moment for each rank.
+    fn match_once(
+        &self,
+        model: &str,
+        grid: Grid,
+        chain: Chain<'_>,
+        candidates: Candidates<'_>,
+        out: &mut Vec<RankMatch>,
+    ) -> bool {
         out.clear();
         let wanted = candidates.map(|listed| {
             let mut listed = listed.to_vec();
@@ -215,7 +228,7 @@ impl Index {
                 }
             }
         }
-        let Some(wanted) = wanted else { return };
+        let Some(wanted) = wanted else { return true };
         out.sort_unstable_by_key(|found| found.rank);
         let found = out.len();
         let missing = wanted.into_iter().filter(|id| out.binary_search_by_key(id, |found| found.rank).is_err());
@@ -223,13 +236,20 @@ impl Index {
         // Ranks that are elsewhere are locked only when nothing else is.
         drop(directory);
         for (id, cell) in missing {
-            let (stamp, partial) = cell.map_or((Stamp::default(), false), |cell| {
-                let rank = cell.lock();
-                (rank.stamp, rank.partial)
-            });
+            let (stamp, partial) = match &cell {
+                None => (Stamp::default(), false),
+                Some(cell) => {
+                    let rank = cell.lock();
+                    if *cell.model == *model && rank.scope.is_some() && rank.grid == Some(grid) {
+                        return false;
+                    }
+                    (rank.stamp, rank.partial)
+                }
+            };
             out.push(nothing(id, stamp, 0, partial));
         }
         debug_assert!(out.len() >= found);
+        true
     }
 
     /// How much of `chain` each rank of `model` on `grid` holds and nothing else, appended to `out`: for callers

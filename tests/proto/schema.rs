@@ -1,6 +1,7 @@
 //! The protocol's descriptors, with the comments of each thing.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
@@ -19,11 +20,14 @@ pub struct Field<'f> {
     pub comment: String,
 }
 
-/// Every file of the package, by name.
+/// Every file of the package, by name: also those whose services have sockets of their own, or travel without any.
 pub fn files() -> Vec<File> {
-    let set = FileDescriptorSet::decode(kvtap::proto::DESCRIPTORS).unwrap();
-    let ours = set.file.into_iter().filter(|file| file.package() == "kvtap.v1");
-    let mut files: Vec<_> = ours.map(File::new).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+    let names = std::fs::read_dir(folder.join("kvtap/v1")).unwrap().map(|file| file.unwrap().path());
+    let mut compiler = protox::Compiler::new([&folder]).unwrap();
+    compiler.include_source_info(true).open_files(names).unwrap();
+    let set = FileDescriptorSet::decode(&*compiler.encode_file_descriptor_set()).unwrap();
+    let mut files: Vec<_> = set.file.into_iter().map(File::new).collect();
     files.sort_by(|a, b| a.descriptor.name().cmp(b.descriptor.name()));
     assert!(files.len() >= 2, "the package has lost files");
     files

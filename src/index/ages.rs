@@ -4,8 +4,8 @@
 //! was removed, or stored again later, is not searched for: the hold knows from which entry on it may be believed,
 //! and what is stale is skipped, or swept out once there is enough of it.
 
-use super::hold::Holds;
-use super::names::{MAX_RUN, Spot};
+use super::forest::MAX_RUN;
+use super::hold::{Holds, Spot};
 
 /// A position in the queue: later stores have larger ones. A sweep renumbers.
 pub(super) type Moment = u64;

@@ -10,7 +10,7 @@ use super::copies::{Piles, Tiers};
 use super::cover::Holder;
 use super::door::{Block, Copies, RemoveOutcome, StoreOutcome};
 use super::forest::Forest;
-use super::names::{MAX_HOLDS, Spot};
+use super::hold::Spot;
 use super::odd::{Key, Odd, OddName, Places, forms};
 use super::rank::Rank;
 
@@ -122,7 +122,7 @@ impl Apart<'_> {
             self.drop_odd(name);
             moved = true;
         }
-        let stored = if is_plain && !self.odd.names.contains_key(&name) && self.put_ordinary(name, at, seed) {
+        let stored = if is_plain && !self.odd.names.contains_key(&name) && self.put_ordinary(block, at, seed) {
             Stored::Added
         } else {
             self.store_odd(block, at, seed, tier, group, copies)
@@ -131,15 +131,14 @@ impl Apart<'_> {
     }
 
     /// Stores a new name the ordinary way, if its place allows.
-    fn put_ordinary(&mut self, name: EngineHash, at: (u32, u32), seed: Seed) -> bool {
+    fn put_ordinary(&mut self, block: &Block, at: (u32, u32), seed: Seed) -> bool {
         let Some(forest) = self.forest.as_deref_mut() else { return false };
         if !forest.run(at.0).cover.tiers(self.seat, at.1).is_empty() {
             return false;
         }
         let holder = forest.holder(at.0, self.seat);
-        let is_other =
-            |holder: Holder| holder.hold as usize >= MAX_HOLDS || self.rank.holds.get(holder.hold).seed != seed;
-        if holder.map_or(!self.rank.holds.has_room(), is_other) {
+        let is_other = |holder: Holder| self.rank.holds.get(holder.hold).seed != seed;
+        if holder.is_some_and(is_other) || !self.rank.holds.has_room(1) {
             return false;
         }
         let spot = self.spot(at, seed);
@@ -150,12 +149,11 @@ impl Apart<'_> {
             tap.gained(at.0, at.1, at.1 + 1, Tier::Device);
         }
         let Rank { names, holds, ages, ordinary, .. } = &mut *self.rank;
-        names.widen(spot.hold);
-        names.put(names.aim(name), spot, |spot| holds.is(spot, name));
         let moment = ages.push(spot.hold, spot.block, 1);
-        holds.put(spot.hold, spot.block, &[name], moment);
+        holds.put(spot.hold, spot.block, std::slice::from_ref(block), moment);
+        names.put(names.aim(block.engine), holds.position(spot), block.engine, holds.lines());
         *ordinary += 1;
-        self.odd.stands(spot, name);
+        self.odd.stands(spot, block.engine);
         self.weigh(1);
         true
     }
@@ -279,11 +277,9 @@ impl Apart<'_> {
         let seed = self.rank.holds.get(spot.hold).seed;
         let moment = self.rank.ages.close();
         let stored = self.odd.moment(moment);
-        let Rank { names, holds, ordinary, .. } = &mut *self.rank;
-        names.take(names.aim(name), spot);
-        holds.get_mut(spot.hold).odd += 1;
-        holds.take(spot);
-        *ordinary -= 1;
+        self.rank.holds.get_mut(spot.hold).odd += 1;
+        self.rank.take(name, spot);
+        self.rank.ordinary -= 1;
         self.odd.by_tier[Tier::Device.index()] += 1;
         self.odd.names.insert(name, OddName { content, seed, places: Places::One(spot), piles, stored });
         self.odd.age(stored, Key::Name(name));
@@ -374,12 +370,10 @@ impl Apart<'_> {
 
     fn drop_ordinary(&mut self, name: EngineHash, spot: Spot) {
         self.lose(spot, Tier::Device);
-        let Rank { names, holds, ages, ordinary, .. } = &mut *self.rank;
-        names.take(names.aim(name), spot);
-        holds.take(spot);
-        holds.end_if_empty(spot.hold);
-        ages.close();
-        *ordinary -= 1;
+        self.rank.take(name, spot);
+        self.rank.holds.end_if_empty(spot.hold);
+        self.rank.ages.close();
+        self.rank.ordinary -= 1;
         self.odd.stands_no_more(spot, name);
         self.unweigh(1);
     }
@@ -420,7 +414,7 @@ impl Apart<'_> {
 
     fn tidy(&mut self) {
         self.odd.tidy();
-        self.rank.names.tidy();
+        self.rank.tidy();
     }
 }
 

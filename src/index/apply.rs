@@ -1,10 +1,11 @@
 //! The verbs that change what a rank holds: the short ways, which nearly every event takes.
 //!
-//! A store first puts its names into the rank's own table (which says whether one of them was known), then locks the
-//! forest to find or make the places, and is done with the table when the transaction has unlocked. A removal does
-//! all that its names need before it locks. What either finds out of the ordinary goes the long way (`apart`).
+//! A store first puts its names into the rank's own tables (which say whether one of them was known), then locks the
+//! forest to find or make the places. Nearly always the names are kept where they belong by then: behind the hold that
+//! the parent ends, or first in a new one. A removal does all that its names need before it locks. What either finds
+//! out of the ordinary goes the long way (`apart`).
 
-use std::cell::RefCell;
+use std::cell::Cell as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -16,7 +17,8 @@ use super::copies::Tiers;
 use super::door::{Block, Found, Limits, Parent, Place, RemoveOutcome, StoreOutcome};
 use super::forest::{Forest, Segment};
 use super::gate::Writing;
-use super::names::{Ahead, Aim, MAX_HOLDS, PENDING, SlotId, Spot};
+use super::hold::{Spot, Staged};
+use super::names::{Ahead, Aim};
 use super::odd::forms;
 use super::rank::{Cell, Rank};
 use super::tap;
@@ -42,18 +44,12 @@ pub(super) struct Hands<'a> {
 /// Memory that is used again and again: a transaction borrows its thread's, so a rank that is idle has none.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    slots: Vec<SlotId>,
-    /// The slots are valid for as long as the table says so.
-    moves: u32,
+    staged: Staged,
     segments: Vec<Segment>,
-    names: Vec<EngineHash>,
-    /// Segments whose names are not in their holds yet, with the hold.
-    pending: Vec<(Segment, u32)>,
     lost: Vec<Lost>,
-    is_borrowed: bool,
 }
 
-thread_local!(static SPARE: RefCell<Scratch> = RefCell::default());
+thread_local!(static SPARE: Slot<Option<Box<Scratch>>> = const { Slot::new(None) });
 
 /// Blocks that lost their ordinary names.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +62,9 @@ struct Lost {
 
 /// Blocks that are looked at together: bounds the scratch, whatever an engine sends.
 const BATCH: usize = 4096;
+
+/// Names that lie side by side.
+const LINE: u32 = super::lines::WIDTH as u32;
 
 /// A store of so few blocks opens the gate first.
 const FEW: usize = 2;
@@ -101,30 +100,37 @@ impl Hands<'_> {
         if self.rank.ordinary == 0 && !self.rank.has_odd && tier == Tier::Device {
             self.rank.home = group;
         }
-        let (mut last, seed) = match parent {
-            Parent::Root(seed) => (None, seed),
-            Parent::Under(place) => (Some((place.run, place.block)), place.seed),
+        let (mut last, mut behind, seed) = match parent {
+            Parent::Root(seed) => (None, None, seed),
+            Parent::Under(Place { run, block, hold, seed }) => (Some((run, block)), Some(Spot { hold, block }), seed),
         };
         for blocks in run.chunks(BATCH) {
             let ordinary = tier == Tier::Device && group == self.rank.home && !self.rank.has_odd;
-            let fits = self.bounds.has_room(self.rank.weight, blocks.len()) && self.rank.holds.has_room();
-            let short = if ordinary && fits { self.store_ordinary(last, seed, blocks) } else { None };
+            let fits = self.bounds.has_room(self.rank.weight, blocks.len()) && self.rank.holds.has_room(blocks.len());
+            let short = if ordinary && fits { self.store_ordinary(last, behind, seed, blocks) } else { None };
             match short {
-                Some(at) => {
+                Some((at, spot)) => {
                     outcome.added += blocks.len();
-                    last = Some(at);
+                    (last, behind) = (Some(at), Some(spot));
                 }
-                None => last = self.apart(|apart| apart.store(last, seed, tier, group, blocks, &mut outcome)),
+                None => {
+                    last = self.apart(|apart| apart.store(last, seed, tier, group, blocks, &mut outcome));
+                    behind = None;
+                }
             }
         }
         outcome
     }
 
     /// Stores blocks of new names where each place is the next one that this rank lacks: nearly always so. The place
-    /// of the last one; `None`: it is not so, and nothing has changed.
-    fn store_ordinary(&mut self, parent: Option<(u32, u32)>, seed: Seed, blocks: &[Block]) -> Option<(u32, u32)> {
-        self.finish();
-        self.borrow_scratch();
+    /// and the spot of the last one; `None`: it is not so, and nothing has changed.
+    fn store_ordinary(
+        &mut self,
+        parent: Option<(u32, u32)>,
+        behind: Option<Spot>,
+        seed: Seed,
+        blocks: &[Block],
+    ) -> Option<((u32, u32), Spot)> {
         if blocks.len() <= FEW {
             // Few names wait for their buckets and nothing else; meanwhile the gate opens, and the run is on its way.
             self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
@@ -133,112 +139,101 @@ impl Hands<'_> {
                 forest.touch_run(run);
             }
         }
-        if !self.put_names(blocks) {
-            return None;
-        }
+        let mut scratch = self.scratch();
+        let placed = self.put_names(behind, blocks, &mut scratch.staged).then(|| {
+            let placed = self.place_names(parent, seed, blocks, &mut scratch);
+            self.rank.holds.unstage(&mut scratch.staged);
+            placed
+        });
+        self.rank.scratch = Some(scratch);
+        placed.flatten()
+    }
+
+    /// Finds or makes the places of blocks whose names are in the table; if one is not simply the next that this rank
+    /// lacks, takes the names out again.
+    fn place_names(
+        &mut self,
+        parent: Option<(u32, u32)>,
+        seed: Seed,
+        blocks: &[Block],
+        scratch: &mut Scratch,
+    ) -> Option<((u32, u32), Spot)> {
         let seat = self.seat();
-        let mut scratch = std::mem::take(&mut self.rank.scratch);
         scratch.segments.clear();
         let forest = lock(self.forest, self.rank)?;
         forest.locate(seat, parent, blocks, &mut scratch.segments);
         let holds = &self.rank.holds;
-        let simple = scratch.segments.iter().all(|segment| match forest.holder(segment.run, seat) {
+        let is_simple = |segment: &Segment| match forest.holder(segment.run, seat) {
             None => segment.from == 0,
-            Some(holder) => {
-                let is_next = holder.lead == segment.from && (holder.hold as usize) < MAX_HOLDS;
-                is_next && holds.get(holder.hold).seed == seed
-            }
-        });
-        if !simple || scratch.segments.is_empty() {
-            self.rank.scratch = scratch;
-            self.take_names(blocks);
+            Some(holder) => holder.lead == segment.from && holds.get(holder.hold).seed == seed,
+        };
+        if scratch.segments.is_empty() || !scratch.segments.iter().all(is_simple) {
+            self.take_names(blocks, &scratch.staged);
             return None;
         }
-        let mut place = None;
+        let (mut done, mut last) = (0, None);
         for segment in &scratch.segments {
-            let hold = match forest.holder(segment.run, seat) {
+            let (holder, count) = (forest.holder(segment.run, seat), (segment.to - segment.from) as usize);
+            let Rank { holds, names, ages, tips, tap, .. } = &mut *self.rank;
+            let hold = match holder {
                 Some(holder) => holder.hold,
-                None => {
-                    let born = self.rank.ages.close();
-                    self.rank.holds.begin(segment.run, seed, born)
-                }
+                None => holds.begin(segment.run, seed, ages.close()),
             };
             forest.cover(segment.run).extend(seat, segment.from, segment.to, hold);
-            if let Some(tap) = &mut self.rank.tap {
+            if let Some(tap) = tap {
                 tap.gained(segment.run, segment.from, segment.to, Tier::Device);
             }
-            scratch.pending.push((*segment, hold));
-            place = Some((segment.run, segment.to - 1));
+            let (moment, staged) = (ages.push(hold, segment.from, segment.to - segment.from), &mut scratch.staged);
+            let is_kept_there = match staged.behind {
+                Some(next) => next == Spot { hold, block: segment.from },
+                None => segment.from == 0 && holder.is_none(),
+            };
+            if is_kept_there && count == blocks.len() {
+                holds.settle(hold, segment.from, count, staged, moment);
+            } else {
+                let part = &blocks[done..done + count];
+                holds.put(hold, segment.from, part, moment);
+                for ((i, name), block) in (done..).zip(part).zip(segment.from..) {
+                    names.set(names.aim(name.engine), staged.position(i), holds.position(Spot { hold, block }));
+                }
+            }
+            done += count;
+            let spot = Spot { hold, block: segment.to - 1 };
+            tips.note(blocks[done - 1].engine, spot);
+            last = Some(((segment.run, spot.block), spot));
         }
-        scratch.names.clear();
-        scratch.names.extend(blocks.iter().map(|block| block.engine));
-        self.rank.scratch = scratch;
         self.rank.ordinary += blocks.len() as u64;
         self.weigh(blocks.len());
-        place
+        last
     }
 
-    /// Puts names into the table, without their spots. `false` where one of them was there, and then none is put.
-    fn put_names(&mut self, blocks: &[Block]) -> bool {
-        let Rank { names, holds, scratch, .. } = &mut *self.rank;
-        scratch.slots.clear();
-        scratch.moves = names.moves();
+    /// Keeps names, and puts them into the table. `false` where one of them was there, and then none is kept.
+    fn put_names(&mut self, behind: Option<Spot>, blocks: &[Block], staged: &mut Staged) -> bool {
+        let Rank { names, holds, .. } = &mut *self.rank;
+        holds.stage(behind, blocks, staged);
         let mut ahead = Ahead::new(names, blocks.iter().map(|block| block.engine));
         for (i, block) in blocks.iter().enumerate() {
             let aim = ahead.aim(names, i, |i| blocks.get(i).map(|block| block.engine));
-            let is = |spot: Spot| match spot.hold {
-                PENDING => blocks.get(spot.block as usize).is_some_and(|other| other.engine == block.engine),
-                _ => holds.is(spot, block.engine),
-            };
-            match names.put(aim, pending(i), is) {
-                Some(slot) => scratch.slots.push(slot),
-                None => {
-                    self.take_names(&blocks[..i]);
-                    return false;
-                }
+            if !names.put(aim, staged.position(i), block.engine, holds.lines()) {
+                self.take_names(&blocks[..i], staged);
+                self.rank.holds.unstage(staged);
+                return false;
             }
         }
         true
     }
 
-    /// Takes names out again that were put without their spots.
+    /// Takes names out again that were put without their places.
     #[cold]
-    fn take_names(&mut self, blocks: &[Block]) {
+    fn take_names(&mut self, blocks: &[Block], staged: &Staged) {
         let names = &mut self.rank.names;
         for (i, block) in blocks.iter().enumerate() {
-            names.take(names.aim(block.engine), pending(i));
-        }
-        self.rank.scratch.slots.clear();
-    }
-
-    /// What of a store needs no lock: the names go to their holds, and the table learns where they stand.
-    pub(super) fn finish(&mut self) {
-        let Rank { names, holds, ages, tips, scratch, .. } = &mut *self.rank;
-        let mut done = 0;
-        for (segment, hold) in scratch.pending.drain(..) {
-            let range = done..done + (segment.to - segment.from) as usize;
-            let moment = ages.push(hold, segment.from, segment.to - segment.from);
-            holds.put(hold, segment.from, &scratch.names[range.clone()], moment);
-            if let Some(last) = scratch.names.get(range.end.wrapping_sub(1)) {
-                tips.note(*last, Spot { hold, block: segment.to - 1 });
-            }
-            names.widen(hold);
-            if names.moves() == scratch.moves {
-                names.set(&scratch.slots[range.clone()], hold, segment.from);
-            } else {
-                for (block, i) in (segment.from..).zip(range.clone()) {
-                    if let Some(slot) = names.slot(names.aim(scratch.names[i]), pending(i)) {
-                        names.set(&[slot], hold, block);
-                    }
-                }
-            }
-            done = range.end;
+            names.take(names.aim(block.engine), staged.position(i));
         }
     }
 
     pub(super) fn remove(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) -> RemoveOutcome {
         let mut outcome = RemoveOutcome::default();
-        self.finish();
         if self.rank.has_odd {
             self.apart(|apart| apart.remove(tier, group, hashes, &mut outcome));
             return outcome;
@@ -247,18 +242,18 @@ impl Hands<'_> {
             outcome.unknown = hashes.len();
             return outcome;
         }
-        self.borrow_scratch();
-        let mut lost = std::mem::take(&mut self.rank.scratch.lost);
+        let mut scratch = self.scratch();
+        let lost = &mut scratch.lost;
         let mut ahead = Ahead::new(&self.rank.names, hashes.iter().copied());
         let mut open = None;
         for (i, hash) in hashes.iter().enumerate() {
             let aim = ahead.aim(&self.rank.names, i, |i| hashes.get(i).copied());
-            match self.take_beside(*hash, aim, &mut open) || self.take_anywhere(*hash, &mut open, &mut lost) {
+            match self.take_beside(*hash, aim, &mut open) || self.take_anywhere(*hash, &mut open, lost) {
                 true => outcome.removed += 1,
                 false => outcome.unknown += 1,
             }
         }
-        self.close(&mut open, &mut lost);
+        self.close(&mut open, lost);
         self.rank.ordinary -= outcome.removed as u64;
         self.unweigh(outcome.removed);
         if !lost.is_empty() {
@@ -273,10 +268,10 @@ impl Hands<'_> {
                 }
             }
         }
-        if lost.capacity() <= BATCH {
-            self.rank.scratch.lost = lost;
-        }
-        self.rank.names.tidy();
+        lost.clear();
+        lost.shrink_to(BATCH);
+        self.rank.scratch = Some(scratch);
+        self.rank.tidy();
         if self.rank.ordinary == 0 {
             self.rank.tips = Default::default();
         }
@@ -289,14 +284,24 @@ impl Hands<'_> {
     fn take_beside(&mut self, name: EngineHash, aim: Aim, open: &mut Option<Lost>) -> bool {
         let Rank { names, holds, .. } = &mut *self.rank;
         let Some(open) = open else { return false };
-        let [before, after] = [open.from.wrapping_sub(1), open.to].map(|block| Spot { hold: open.hold, block });
-        // What a hold says is old as long as a run of names is open: the table knows.
-        if holds.is(before, name) && names.take(aim, before) {
-            open.from = before.block;
+        let mut take = |block: u32| {
+            // What a hold says is old as long as a run of names is open: the table knows.
+            let position = holds.position_if(Spot { hold: open.hold, block }, name);
+            position.is_some_and(|position| names.take(aim, position))
+        };
+        if take(open.from.wrapping_sub(1)) {
+            open.from -= 1;
+            // Its names lie in lines anywhere: the one after the next is asked for as each is begun.
+            if open.from % LINE == LINE - 1 {
+                holds.touch(Spot { hold: open.hold, block: open.from.wrapping_sub(2 * LINE) });
+            }
             return true;
         }
-        let is_after = holds.is(after, name) && names.take(aim, after);
+        let is_after = take(open.to);
         open.to += u32::from(is_after);
+        if is_after && open.to % LINE == 1 {
+            holds.touch(Spot { hold: open.hold, block: open.to + 2 * LINE });
+        }
         is_after
     }
 
@@ -304,9 +309,10 @@ impl Hands<'_> {
     fn take_anywhere(&mut self, name: EngineHash, open: &mut Option<Lost>, lost: &mut Vec<Lost>) -> bool {
         let known = forms(name).find_map(|form| self.rank.spot(form).map(|spot| (form, spot)));
         let Some((name, spot)) = known else { return false };
+        let Rank { names, holds, .. } = &mut *self.rank;
+        names.take(names.aim(name), holds.position(spot));
+        // The line of this name is still its hold's: what is closed ends before it, or behind it.
         self.close(open, lost);
-        let names = &mut self.rank.names;
-        names.take(names.aim(name), spot);
         let run = self.rank.holds.get(spot.hold).run;
         *open = Some(Lost { hold: spot.hold, run, from: spot.block, to: spot.block + 1 });
         true
@@ -326,7 +332,6 @@ impl Hands<'_> {
 
     /// Drops everything. The grid, the groups and their notes stay.
     pub(super) fn clear(&mut self) {
-        self.finish();
         if let Some((_, seat)) = self.rank.scope {
             let runs: Vec<u32> = self.rank.holds.runs().collect();
             if !runs.is_empty()
@@ -359,7 +364,6 @@ impl Hands<'_> {
 
     /// The long way: with the forest locked, if there is one, and the odd tables.
     pub(super) fn apart<T>(&mut self, act: impl FnOnce(&mut Apart<'_>) -> T) -> T {
-        self.finish();
         lock(self.forest, self.rank);
         let mut odd = self.cell.odd.write().unwrap_or_else(PoisonError::into_inner);
         let (seat, forest) = (self.rank.scope.as_ref().map_or(0, |scope| scope.1), self.forest.as_deref_mut());
@@ -388,12 +392,8 @@ impl Hands<'_> {
             }
         }
         *self.forest = None;
-        self.finish();
-        if self.rank.scratch.is_borrowed {
-            SPARE.with(|spare| {
-                self.rank.scratch.is_borrowed = false;
-                *spare.borrow_mut() = std::mem::take(&mut self.rank.scratch);
-            });
+        if let Some(scratch) = self.rank.scratch.take() {
+            SPARE.set(Some(scratch));
         }
         if self.rank.ages.is_long() {
             let Rank { ages, holds, has_odd, .. } = &mut *self.rank;
@@ -406,11 +406,8 @@ impl Hands<'_> {
         }
     }
 
-    fn borrow_scratch(&mut self) {
-        if !self.rank.scratch.is_borrowed {
-            self.rank.scratch = SPARE.take();
-            self.rank.scratch.is_borrowed = true;
-        }
+    fn scratch(&mut self) -> Box<Scratch> {
+        self.rank.scratch.take().or_else(|| SPARE.take()).unwrap_or_default()
     }
 
     fn seat(&self) -> u32 {
@@ -428,41 +425,15 @@ impl Hands<'_> {
     }
 }
 
-/// The spot of a name before its place is known: the number of its block in the store.
-fn pending(i: usize) -> Spot {
-    Spot { hold: PENDING, block: i as u32 }
-}
-
-/// Where a name of a rank stands. Names that are not in their holds yet are known, too.
+/// Where a name of a rank stands.
 pub(super) fn find(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
     if rank.has_odd {
         return find_apart(cell, rank, hash);
     }
-    if let Some(spot) = rank.tips.get(hash).filter(|spot| rank.holds.stands(*spot, hash)) {
-        let hold = rank.holds.get(spot.hold);
-        let place = Place { run: hold.run, block: spot.block, seed: hold.seed };
-        return Some(Found { place, seed: hold.seed, ambiguous: false });
-    }
-    let Scratch { names, pending, .. } = &rank.scratch;
-    let is = |form: EngineHash| {
-        move |spot: Spot| match spot.hold {
-            PENDING => names.get(spot.block as usize) == Some(&form),
-            _ => rank.holds.is(spot, form),
-        }
-    };
-    let mut spot = forms(hash).find_map(|form| rank.names.get(rank.names.aim(form), is(form)))?;
-    if spot.hold == PENDING {
-        for (segment, hold) in pending {
-            let blocks = segment.to - segment.from;
-            if spot.block < blocks {
-                spot = Spot { hold: *hold, block: segment.from + spot.block };
-                break;
-            }
-            spot.block -= blocks;
-        }
-    }
+    let known = rank.tips.get(hash).filter(|spot| rank.holds.stands(*spot, hash));
+    let spot = known.or_else(|| forms(hash).find_map(|form| rank.spot(form)))?;
     let hold = rank.holds.get(spot.hold);
-    let place = Place { run: hold.run, block: spot.block, seed: hold.seed };
+    let place = Place { run: hold.run, block: spot.block, hold: spot.hold, seed: hold.seed };
     Some(Found { place, seed: hold.seed, ambiguous: false })
 }
 
@@ -477,7 +448,7 @@ fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
             (spot, rank.holds.get(spot.hold).seed, 1)
         }
     };
-    let place = Place { run: rank.holds.get(spot.hold).run, block: spot.block, seed };
+    let place = Place { run: rank.holds.get(spot.hold).run, block: spot.block, hold: spot.hold, seed };
     Some(Found { place, seed, ambiguous: places > 1 })
 }
 

@@ -23,7 +23,7 @@ use super::apart::Apart;
 use super::copies::Tiers;
 use super::door::{Block, Exported, IndexError};
 use super::forest::{Forest, NONE};
-use super::names::Spot;
+use super::hold::Spot;
 use super::odd::{Key, Odd, OddName};
 use super::rank::{Cell, Rank};
 

@@ -11,11 +11,13 @@ use super::bucket::prefetch;
 use super::cover::{Cover, Holder};
 use super::door::Block;
 use super::heads::Heads;
-use super::names::MAX_RUN;
 use super::seats::Seats;
 
 /// No run: the parent of a run that begins at block 0.
 pub(super) const NONE: u32 = u32::MAX;
+
+/// Blocks a run can have.
+pub(super) const MAX_RUN: usize = 1 << 16;
 
 /// Blocks between two prefix hashes that are kept. Between them they are rolled on, at a few nanoseconds a block.
 const MARK: usize = 16;

@@ -11,8 +11,16 @@ use std::collections::HashMap;
 use crate::hash::{EngineHash, Seed};
 
 use super::ages::Moment;
+use super::door::Block;
 use super::forest::{NONE, room, trim};
-use super::names::{MAX_HOLDS, Spot};
+use super::lines::{Lines, WIDTH};
+
+/// Where a name stands: a block of one of its rank's holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct Spot {
+    pub(super) hold: u32,
+    pub(super) block: u32,
+}
 
 /// A rank's part of one run.
 #[derive(Debug)]
@@ -25,12 +33,12 @@ pub(super) struct Hold {
     pub(super) odd: u32,
     /// Blocks from here on were never stored since `born`.
     fresh: u32,
+    /// Blocks up to the last that has an ordinary name.
+    len: u32,
     pub(super) seed: Seed,
-    /// The low halves of the names by block, for as far as ordinary names go.
-    lows: Vec<u64>,
-    /// The high halves, where the engine's names have any.
-    highs: Option<Box<Vec<u64>>>,
-    /// Which blocks have an ordinary name, where not all have.
+    /// The lines that their names are kept in, eight blocks each.
+    lines: Vec<u32>,
+    /// Which of these blocks have an ordinary name, where not all have.
     gaps: Option<Box<Vec<u64>>>,
     /// Ages before this moment speak of another hold.
     born: Moment,
@@ -45,6 +53,16 @@ pub(super) struct Holds {
     free: Vec<u32>,
     /// Blocks stored again in the middle of a hold, and when: what is older is stale.
     again: HashMap<Spot, Moment>,
+    lines: Lines,
+}
+
+/// Names that are kept already, and belong to no hold yet: it is not known where their blocks stand.
+#[derive(Debug, Default)]
+pub(super) struct Staged {
+    /// They are kept as if they were to go on this hold, from this block on.
+    pub(super) behind: Option<Spot>,
+    /// The line of each name, beginning with that of the first.
+    lines: Vec<u32>,
 }
 
 // === impl Holds ===
@@ -60,9 +78,15 @@ impl Holds {
         &mut self.holds[hold as usize]
     }
 
-    /// Whether another hold fits whose names are ordinary.
-    pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.holds.len() < MAX_HOLDS
+    /// Whether so many more ordinary names can be kept.
+    #[inline]
+    pub(super) fn has_room(&self, names: usize) -> bool {
+        self.lines.has_room(names) && self.holds.len() < NONE as usize
+    }
+
+    #[inline]
+    pub(super) fn lines(&self) -> &Lines {
+        &self.lines
     }
 
     /// Begins a hold of a run.
@@ -72,9 +96,9 @@ impl Holds {
             ordinary: 0,
             odd: 0,
             fresh: 0,
+            len: 0,
             seed,
-            lows: Vec::new(),
-            highs: None,
+            lines: Vec::new(),
             gaps: None,
             born,
             cuts: None,
@@ -98,8 +122,10 @@ impl Holds {
         let hold = &mut self.holds[id as usize];
         if hold.ordinary == 0 && hold.odd == 0 && hold.run != NONE {
             hold.run = NONE;
-            hold.lows = Vec::new();
-            hold.highs = None;
+            hold.len = 0;
+            for line in std::mem::take(&mut hold.lines) {
+                self.lines.give_back(line);
+            }
             hold.gaps = None;
             hold.cuts = None;
             self.free.push(id);
@@ -115,38 +141,64 @@ impl Holds {
         self.holds.iter().map(|hold| hold.run).filter(|run| *run != NONE)
     }
 
-    /// Every ordinary name and where it stands.
-    pub(super) fn names(&self) -> impl Iterator<Item = (EngineHash, Spot)> {
-        (0u32..).zip(&self.holds).filter(|(_, hold)| hold.run != NONE).flat_map(|(id, hold)| {
-            let blocks = (0..hold.lows.len() as u32).filter(|block| hold.has(*block));
-            blocks.map(move |block| (hold.name(block), Spot { hold: id, block }))
+    /// Every ordinary name, where it stands, and the position it is kept at.
+    pub(super) fn names(&self) -> impl Iterator<Item = (EngineHash, Spot, u32)> {
+        (0u32..).zip(&self.holds).filter(|(_, hold)| hold.run != NONE).flat_map(move |(id, hold)| {
+            (0..hold.len).filter(|block| hold.has(*block)).map(move |block| {
+                let position = hold.position(block);
+                (self.lines.name(position), Spot { hold: id, block }, position)
+            })
         })
+    }
+
+    /// The position that the name at a spot is kept at; the spot has, or had last, a name.
+    #[inline]
+    pub(super) fn position(&self, spot: Spot) -> u32 {
+        self.holds[spot.hold as usize].position(spot.block)
+    }
+
+    /// The spot of the name at a position.
+    #[inline]
+    pub(super) fn spot(&self, position: u32) -> Spot {
+        let (hold, block) = self.lines.owner(position);
+        Spot { hold, block }
     }
 
     #[inline]
     pub(super) fn name_at(&self, spot: Spot) -> EngineHash {
-        self.holds[spot.hold as usize].name(spot.block)
+        self.lines.name(self.position(spot))
     }
 
+    /// The position of a name, if it is the one that is kept for a spot. Whether it stands there still, the table says.
     #[inline]
-    pub(super) fn is(&self, spot: Spot, name: EngineHash) -> bool {
-        self.holds.get(spot.hold as usize).is_some_and(|hold| hold.is(spot.block, name))
+    pub(super) fn position_if(&self, spot: Spot, name: EngineHash) -> Option<u32> {
+        let hold = self.holds.get(spot.hold as usize).filter(|hold| spot.block < hold.len)?;
+        let position = hold.position(spot.block);
+        self.lines.is(position, name).then_some(position)
+    }
+
+    /// Asks for the names about a spot ahead.
+    #[inline]
+    pub(super) fn touch(&self, spot: Spot) {
+        let hold = self.holds.get(spot.hold as usize);
+        if let Some(line) = hold.and_then(|hold| hold.lines.get(spot.block as usize / WIDTH)) {
+            self.lines.touch(line * WIDTH as u32);
+        }
     }
 
     /// Whether this is the ordinary name at a spot, whatever the table says.
     #[inline]
     pub(super) fn stands(&self, spot: Spot, name: EngineHash) -> bool {
         let hold = self.holds.get(spot.hold as usize);
-        hold.is_some_and(|hold| hold.run != NONE && hold.is(spot.block, name) && hold.has(spot.block))
+        hold.is_some_and(|hold| hold.run != NONE && hold.has(spot.block)) && self.position_if(spot, name).is_some()
     }
 
-    /// Gives blocks from `from` on ordinary names, which have none yet. `at` is their moment.
+    /// Notes that blocks `[from, to)` of a hold were stored at a moment, if that is not the first time.
     #[inline]
-    pub(super) fn put(&mut self, id: u32, from: u32, names: &[EngineHash], at: Moment) {
+    fn note(&mut self, id: u32, from: u32, to: u32, at: Moment) {
         let hold = &mut self.holds[id as usize];
-        let to = from + names.len() as u32;
         if from < hold.fresh {
-            if from as usize >= hold.lows.len() {
+            if from >= hold.len {
                 hold.cut(from, at);
                 hold.fresh = to;
             } else {
@@ -156,19 +208,47 @@ impl Holds {
         }
         let hold = &mut self.holds[id as usize];
         hold.fresh = hold.fresh.max(to);
-        hold.put(from, names);
+    }
+
+    /// Gives blocks from `from` on ordinary names, which have none yet. `at` is their moment.
+    pub(super) fn put(&mut self, id: u32, from: u32, names: &[Block], at: Moment) {
+        let to = from + names.len() as u32;
+        self.note(id, from, to, at);
+        let (hold, lines) = (&mut self.holds[id as usize], &mut self.lines);
+        let end = to.max(hold.len);
+        hold.reach(id, end, lines);
+        if from != hold.len || hold.gaps.is_some() {
+            let gaps = hold.gaps();
+            gaps.resize(end as usize / 64 + 1, 0);
+            for block in from as usize..to as usize {
+                gaps[block / 64] |= 1 << (block % 64);
+            }
+        }
+        for (block, name) in (from..to).zip(names) {
+            lines.set(hold.position(block), name.engine);
+        }
+        hold.ordinary += names.len() as u32;
+        hold.len = end;
+        hold.close_gaps();
     }
 
     /// Takes an ordinary name away.
     #[inline]
     pub(super) fn take(&mut self, spot: Spot) {
-        self.holds[spot.hold as usize].take(spot.block, spot.block + 1);
+        self.take_run(spot.hold, spot.block, spot.block + 1);
     }
 
     /// Takes the ordinary names of blocks `[from, to)` away; each of them has one.
     #[inline]
     pub(super) fn take_run(&mut self, hold: u32, from: u32, to: u32) {
-        self.holds[hold as usize].take(from, to);
+        let hold = &mut self.holds[hold as usize];
+        hold.ordinary -= to - from;
+        if hold.gaps.is_none() && to == hold.len {
+            hold.len = from;
+        } else {
+            hold.take_apart(from, to);
+        }
+        hold.leave(&mut self.lines);
     }
 
     /// Notes that a block's copy was announced again.
@@ -188,7 +268,7 @@ impl Holds {
     /// The parts of `[from, from + blocks)` of which that is so.
     pub(super) fn standing(&self, id: u32, from: u32, blocks: u32, at: Moment, mut part: impl FnMut(u32, u32)) {
         let Some(hold) = self.holds.get(id as usize).filter(|hold| hold.run != NONE && at >= hold.born) else { return };
-        let end = (from + blocks).min(hold.lows.len() as u32).min(hold.stale_from(at));
+        let end = (from + blocks).min(hold.len).min(hold.stale_from(at));
         if hold.gaps.is_none() && self.again.is_empty() {
             if end > from {
                 part(from, end - from);
@@ -215,127 +295,173 @@ impl Holds {
         for hold in &mut self.holds {
             hold.born = 0;
             hold.cuts = None;
-            hold.fresh = hold.lows.len() as u32;
+            hold.fresh = hold.len;
         }
     }
 
     pub(super) fn heap(&self) -> usize {
-        let wide = |hold: &Hold| hold.highs.as_ref().map_or(0, |highs| highs.capacity() * 8);
         let gaps = |hold: &Hold| hold.gaps.as_ref().map_or(0, |gaps| gaps.capacity() * 8);
-        let holds = self.holds.iter().map(|hold| hold.lows.capacity() * 8 + wide(hold) + gaps(hold));
-        holds.sum::<usize>() + self.holds.capacity() * size_of::<Hold>()
+        let holds = self.holds.iter().map(|hold| hold.lines.capacity() * 4 + gaps(hold));
+        holds.sum::<usize>() + self.holds.capacity() * size_of::<Hold>() + self.lines.heap()
+    }
+}
+
+// === impl Holds: names before their places are known ===
+
+impl Holds {
+    /// Keeps names, going on behind a spot if that is the end of its hold.
+    #[inline]
+    pub(super) fn stage(&mut self, behind: Option<Spot>, names: &[Block], staged: &mut Staged) {
+        staged.lines.clear();
+        let fits = |spot: &Spot| {
+            let hold = self.holds.get(spot.hold as usize);
+            hold.is_some_and(|hold| hold.run != NONE && hold.len == spot.block + 1 && hold.gaps.is_none())
+        };
+        staged.behind = behind.filter(fits).map(|spot| Spot { block: spot.block + 1, ..spot });
+        let from = match staged.behind {
+            None => 0,
+            Some(next) => {
+                // The last line of the hold goes on.
+                if !(next.block as usize).is_multiple_of(WIDTH) {
+                    staged.lines.extend(self.holds[next.hold as usize].lines.last());
+                }
+                next.block
+            }
+        };
+        let (hold, offset) = (staged.behind.map_or(NONE, |next| next.hold), from % WIDTH as u32);
+        let count = (offset as usize + names.len()).div_ceil(WIDTH);
+        for i in staged.lines.len()..count {
+            staged.lines.push(self.lines.take(hold, from - offset + (i * WIDTH) as u32));
+        }
+        let (mut rest, mut at) = (names, offset as usize);
+        for line in &staged.lines {
+            let (here, behind) = rest.split_at(rest.len().min(WIDTH - at));
+            self.lines.fill(*line, at, here);
+            (rest, at) = (behind, 0);
+        }
+    }
+
+    /// The names belong behind the hold that they were staged for, or are the first of a new hold `id`.
+    #[inline]
+    pub(super) fn settle(&mut self, id: u32, from: u32, count: usize, staged: &mut Staged, at: Moment) {
+        let to = from + count as u32;
+        self.note(id, from, to, at);
+        let hold = &mut self.holds[id as usize];
+        let fresh = &staged.lines[usize::from(!(from as usize).is_multiple_of(WIDTH))..];
+        if hold.lines.is_empty() {
+            for (line, first) in fresh.iter().zip((0u32..).step_by(WIDTH)) {
+                self.lines.assign(*line, id, first);
+            }
+        }
+        room(&mut hold.lines, fresh.len());
+        hold.lines.extend_from_slice(fresh);
+        hold.ordinary += count as u32;
+        hold.len = to;
+        staged.lines.clear();
+    }
+
+    /// The names are kept no more.
+    pub(super) fn unstage(&mut self, staged: &mut Staged) {
+        let shared = staged.behind.is_some_and(|next| !(next.block as usize).is_multiple_of(WIDTH));
+        for line in staged.lines.drain(..).skip(usize::from(shared)) {
+            self.lines.give_back(line);
+        }
+    }
+
+    /// Puts the lines together again, in the order of holds. Every position changes.
+    pub(super) fn compact(&mut self) {
+        let mut lines = Lines::default();
+        for (id, hold) in (0u32..).zip(&mut self.holds) {
+            for (line, first) in hold.lines.iter_mut().zip((0u32..).step_by(WIDTH)) {
+                let new = lines.take(id, first);
+                for at in 0..WIDTH as u32 {
+                    lines.set(new * WIDTH as u32 + at, self.lines.name(*line * WIDTH as u32 + at));
+                }
+                *line = new;
+            }
+            hold.lines.shrink_to_fit();
+        }
+        self.lines = lines;
+    }
+}
+
+// === impl Staged ===
+
+impl Staged {
+    /// The position of name `i`.
+    #[inline]
+    pub(super) fn position(&self, i: usize) -> u32 {
+        let at = self.behind.map_or(0, |next| next.block as usize % WIDTH) + i;
+        self.lines[at / WIDTH] * WIDTH as u32 + (at % WIDTH) as u32
     }
 }
 
 // === impl Hold ===
 
 impl Hold {
+    /// The position that a block's name is kept at.
     #[inline]
-    fn name(&self, block: u32) -> EngineHash {
-        let high = self.highs.as_ref().and_then(|highs| highs.get(block as usize)).copied().unwrap_or(0);
-        EngineHash::from_parts(self.lows[block as usize], high)
-    }
-
-    #[inline]
-    fn is(&self, block: u32, name: EngineHash) -> bool {
-        self.lows.get(block as usize) == Some(&name.low())
-            && match &self.highs {
-                None => name.high() == 0,
-                Some(highs) => highs.get(block as usize).copied().unwrap_or(0) == name.high(),
-            }
+    fn position(&self, block: u32) -> u32 {
+        self.lines[block as usize / WIDTH] * WIDTH as u32 + block % WIDTH as u32
     }
 
     /// Whether a block has an ordinary name.
     #[inline]
     pub(super) fn has(&self, block: u32) -> bool {
         match &self.gaps {
-            None => (block as usize) < self.lows.len(),
+            None => block < self.len,
             Some(gaps) => gaps.get(block as usize / 64).is_some_and(|word| word >> (block % 64) & 1 == 1),
         }
     }
 
+    /// Takes lines for so many blocks.
+    fn reach(&mut self, id: u32, len: u32, lines: &mut Lines) {
+        let have = self.lines.len();
+        let more = (len as usize).div_ceil(WIDTH).saturating_sub(have);
+        room(&mut self.lines, more);
+        self.lines.extend((have..have + more).map(|i| lines.take(id, (i * WIDTH) as u32)));
+    }
+
+    /// Gives back the lines that are behind the last name.
     #[inline]
-    fn put(&mut self, from: u32, names: &[EngineHash]) {
-        self.ordinary += names.len() as u32;
-        if from as usize != self.lows.len() || self.gaps.is_some() {
-            return self.put_apart(from, names);
-        }
-        room(&mut self.lows, names.len());
-        self.lows.extend(names.iter().map(|name| name.low()));
-        if self.highs.is_some() || names.iter().any(|name| name.is_wide()) {
-            let highs = self.highs.get_or_insert_default();
-            room(highs, from as usize + names.len() - highs.len());
-            highs.resize(from as usize, 0);
-            highs.extend(names.iter().map(|name| name.high()));
+    fn leave(&mut self, lines: &mut Lines) {
+        let keep = (self.len as usize).div_ceil(WIDTH);
+        if keep < self.lines.len() {
+            for line in self.lines.drain(keep..) {
+                lines.give_back(line);
+            }
+            trim(&mut self.lines);
         }
     }
 
-    #[cold]
-    fn put_apart(&mut self, from: u32, names: &[EngineHash]) {
-        let len = self.lows.len();
-        let gaps = self.gaps.get_or_insert_with(|| {
-            let mut bits = vec![u64::MAX; len / 64];
+    /// Which blocks have a name; all of them so far.
+    fn gaps(&mut self) -> &mut Vec<u64> {
+        let len = self.len;
+        self.gaps.get_or_insert_with(|| {
+            let mut bits = vec![u64::MAX; len as usize / 64];
             bits.push((1u64 << (len % 64)) - 1);
             Box::new(bits)
-        });
-        let end = (from as usize + names.len()).max(len);
-        gaps.resize(end / 64 + 1, 0);
-        for block in from as usize..from as usize + names.len() {
-            gaps[block / 64] |= 1 << (block % 64);
-        }
-        self.lows.resize(end, 0);
-        for (block, name) in (from as usize..).zip(names.iter().copied()) {
-            self.lows[block] = name.low();
-            if name.is_wide() || self.highs.is_some() {
-                let highs = self.highs.get_or_insert_default();
-                highs.resize(end, 0);
-                highs[block] = name.high();
-            }
-        }
-        self.close_gaps();
-    }
-
-    #[inline]
-    fn take(&mut self, from: u32, to: u32) {
-        self.ordinary -= to - from;
-        if self.gaps.is_none() && to as usize == self.lows.len() {
-            self.lows.truncate(from as usize);
-            trim(&mut self.lows);
-            if let Some(highs) = &mut self.highs {
-                highs.truncate(self.lows.len());
-                trim(highs);
-            }
-            return;
-        }
-        self.take_apart(from, to);
+        })
     }
 
     #[cold]
     fn take_apart(&mut self, from: u32, to: u32) {
-        let len = self.lows.len();
-        let gaps = self.gaps.get_or_insert_with(|| {
-            let mut bits = vec![u64::MAX; len / 64];
-            bits.push((1u64 << (len % 64)) - 1);
-            Box::new(bits)
-        });
+        let mut len = self.len as usize;
+        let gaps = self.gaps();
         for block in from..to {
             gaps[block as usize / 64] &= !(1 << (block % 64));
         }
-        let mut len = len;
         while len > 0 && gaps[(len - 1) / 64] >> ((len - 1) % 64) & 1 == 0 {
             len -= 1;
         }
         gaps.truncate(len / 64 + 1);
-        self.lows.truncate(len);
-        trim(&mut self.lows);
-        if let Some(highs) = &mut self.highs {
-            highs.truncate(len);
-        }
+        self.len = len as u32;
         self.close_gaps();
     }
 
+    #[inline]
     fn close_gaps(&mut self) {
-        if self.ordinary as usize == self.lows.len() {
+        if self.gaps.is_some() && self.ordinary == self.len {
             self.gaps = None;
         }
     }

@@ -16,7 +16,7 @@ use super::cover::{Cover, Holder, MASKED};
 use super::door::{Chain, RankMatch, RankScore};
 use super::forest::{Forest, NONE};
 use super::groups::Note;
-use super::names::Spot;
+use super::hold::Spot;
 use super::odd::Odd;
 use super::seats::Face;
 

@@ -29,7 +29,8 @@
 //! heads      (run, block, content) -> child, prefix hash -> run                                    a gate
 //! seats      what a match says of a rank besides
 //!
-//! rank       names: engine hash -> (hold, block)     hold: names by block, of one run              the writer's
+//! rank       names: engine hash -> position         lines: position -> engine hash, (hold, block)  the writer's
+//!            holds: block -> position, of one run
 //!            ages: what was stored first             odd: whatever is out of the ordinary          own
 //!            tips: the ends of what was stored last
 //!
@@ -72,6 +73,7 @@ mod gate;
 mod groups;
 mod heads;
 mod hold;
+mod lines;
 mod lookup;
 mod mirror;
 pub mod model;
@@ -421,7 +423,8 @@ impl Tx<'_> {
             }
             if admitted {
                 apart.odd.home = apart.rank.home;
-                apart.odd.note(group, rule, block_size, apart.rank.holds.names());
+                let names = apart.rank.holds.names().map(|(name, spot, _)| (name, spot));
+                apart.odd.note(group, rule, block_size, names);
             } else {
                 apart.odd.too_many_groups = true;
             }

@@ -15,7 +15,7 @@ use crate::hash::{ContentHash, EngineHash, Seed};
 use super::ages::Moment;
 use super::copies::{Piles, Tiers};
 use super::groups::Note;
-use super::names::Spot;
+use super::hold::Spot;
 
 /// Groups a rank may name. Engines have a handful.
 pub(super) const MAX_GROUPS: usize = 64;

@@ -21,8 +21,8 @@ use super::carry::Restoring;
 use super::door::{Copies, RankUsage};
 use super::forest::Forest;
 use super::gate::Gate;
-use super::hold::Holds;
-use super::names::{Names, Spot};
+use super::hold::{Holds, Spot};
+use super::names::Names;
 use super::odd::{Odd, forms};
 use super::seats::Face;
 use super::tap::RankTap;
@@ -68,7 +68,8 @@ pub(super) struct Rank {
     pub(super) weight: usize,
     pub(super) evicted: u64,
     pub(super) partial: bool,
-    pub(super) scratch: Scratch,
+    /// Lent while a transaction needs it.
+    pub(super) scratch: Option<Box<Scratch>>,
     /// An export is being taken back.
     pub(super) restoring: Option<Restoring>,
     /// Where somebody listens.
@@ -99,7 +100,7 @@ impl Cell {
             weight: 0,
             evicted: 0,
             partial: false,
-            scratch: Scratch::default(),
+            scratch: None,
             restoring: None,
             tap: None,
             told: 0,
@@ -161,7 +162,31 @@ impl Rank {
     /// Looks up an ordinary name under exactly this hash.
     #[inline]
     pub(super) fn spot(&self, hash: EngineHash) -> Option<Spot> {
-        self.names.get(self.names.aim(hash), |spot| self.holds.is(spot, hash))
+        let position = self.names.get(self.names.aim(hash), hash, self.holds.lines())?;
+        Some(self.holds.spot(position))
+    }
+
+    /// Takes an ordinary name away from its spot.
+    pub(super) fn take(&mut self, name: EngineHash, spot: Spot) {
+        self.names.take(self.names.aim(name), self.holds.position(spot));
+        self.holds.take(spot);
+    }
+
+    /// Gives memory back after removals, where most of a table lies empty.
+    #[inline]
+    pub(super) fn tidy(&mut self) {
+        if self.names.is_loose() || self.holds.lines().is_loose() {
+            self.tidy_apart();
+        }
+    }
+
+    #[cold]
+    fn tidy_apart(&mut self) {
+        if self.holds.lines().is_loose() {
+            self.holds.compact();
+        }
+        let names = self.holds.names().map(|(name, _, position)| (name, position));
+        self.names.rebuild(self.ordinary as usize, names, self.holds.lines());
     }
 
     /// The name a hash is known by: itself, or for a digest the integer form of the same digest.

@@ -5,7 +5,7 @@
 
 use crate::hash::EngineHash;
 
-use super::names::Spot;
+use super::hold::Spot;
 
 /// Sequences of one rank that decode side by side are seldom more.
 const ENTRIES: usize = 64;

@@ -12,7 +12,7 @@ use crate::hash::{ContentHash, EngineHash, PrefixHash};
 use crate::index::apart::Apart;
 use crate::index::copies::Tiers;
 use crate::index::forest::Forest;
-use crate::index::names::Spot;
+use crate::index::hold::Spot;
 use crate::index::odd::{Odd, forms};
 use crate::index::rank::{Cell, Rank};
 use crate::worker::Stamp;
@@ -152,14 +152,13 @@ impl Apart<'_> {
 
     #[cold]
     fn watch_groups(&mut self, name: EngineHash, at: Option<At>) {
-        let Rank { tap, holds, names, .. } = &mut *self.rank;
-        let (Some(tap), Some(forest)) = (tap, self.forest.as_deref()) else { return };
         let mut places: Vec<At> = at.into_iter().collect();
         for form in forms(name) {
-            let ordinary = names.get(names.aim(form), |spot| holds.is(spot, form));
+            let (ordinary, holds) = (self.rank.spot(form), &self.rank.holds);
             let odd = self.odd.names.get(&form).into_iter().flat_map(|name| name.places.iter());
             places.extend(ordinary.into_iter().chain(odd).map(|spot| (holds.get(spot.hold).run, spot.block)));
         }
+        let (Some(tap), Some(forest)) = (&mut self.rank.tap, self.forest.as_deref()) else { return };
         for place in places {
             if !tap.before.contains_key(&place) {
                 let mut held = held(self.odd, forest, self.seat, place);

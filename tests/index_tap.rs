@@ -12,7 +12,9 @@ use index_support::follow::{Followed, Follower, Held};
 use index_support::{Profile, World, content, grid};
 use kvtap::block::{Group, Tier};
 use kvtap::hash::{EngineHash, PrefixHash, Seed};
-use kvtap::index::{Block, Change, Copies, Cut, Delta, Heard, Index, Limits, Parent, RankWriter, TapBounds, What};
+use kvtap::index::{
+    Block, Change, Copies, Cut, Delta, Heard, Index, Interest, Limits, Parent, RankWriter, TapBounds, What,
+};
 use kvtap::worker::Stamp;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 
@@ -201,6 +203,51 @@ async fn a_listener_that_waits_is_woken() {
     commit(&mut writer, 7, |_| ());
     let heard = waiting.await.expect("the task ends");
     assert!(matches!(heard, Ok(Heard::Delta(delta)) if delta.stamp.sequence == Some(7)));
+}
+
+#[test]
+fn a_listener_for_removals_hears_what_ends_and_nothing_of_stores_until_it_wants_everything() {
+    let index = Index::new(WIDE_OPEN);
+    let mut writer = rank(&index);
+    let interest = Interest::in_removals();
+    let mut few = index.listen_for(TapBounds::default(), Arc::clone(&interest));
+    few.attend(writer.rank()).expect("there");
+    let store = |writer: &mut RankWriter, n: u64| {
+        commit(writer, n, |tx| {
+            tx.store(Parent::Root(Seed::PLAIN), Tier::Device, Group(0), &[block(n, n)]);
+        });
+    };
+    store(&mut writer, 1);
+    store(&mut writer, 2);
+    assert!(matches!(few.try_next(), Ok(None)), "nothing has ended");
+    let mut all = index.listen(TapBounds::default());
+    let from = all.follow(writer.rank()).expect("there").number;
+    // With another listener who wants everything, stores are told to that one alone.
+    store(&mut writer, 3);
+    commit(&mut writer, 4, |tx| {
+        tx.remove(Tier::Device, Group(0), &[EngineHash::from_u64(1)]);
+    });
+    let (stored, removed) = (next(&mut all), next(&mut all));
+    assert_eq!((stored.number, removed.number), (from + 1, from + 2));
+    let heard = next(&mut few);
+    assert_eq!(heard, removed);
+    assert!(
+        heard
+            .changes
+            .iter()
+            .any(|change| matches!(change, Change::Run(run) if run.what == What::Removed(Tier::Device)))
+    );
+    drop(all);
+    store(&mut writer, 5);
+    commit(&mut writer, 6, |tx| tx.clear());
+    assert_eq!(next(&mut few).changes, [Change::Cleared]);
+    interest.widen();
+    store(&mut writer, 7);
+    let heard = next(&mut few);
+    assert_eq!(heard.stamp.sequence, Some(7));
+    assert!(
+        heard.changes.iter().any(|change| matches!(change, Change::Run(run) if run.what == What::Stored(Tier::Device)))
+    );
 }
 
 fn rank(index: &Arc<Index>) -> RankWriter {

@@ -6,6 +6,7 @@
 // A pointer where there is nearly always nothing: an empty array would take three words in every run and hold.
 #![allow(clippy::box_collection)]
 
+use super::bucket::prefetch;
 use super::copies::Tiers;
 
 /// A rank that holds at least one block of a run.
@@ -58,6 +59,12 @@ impl Cover {
             Holders::One(holder) => std::slice::from_ref(holder),
             Holders::Many(holders) => holders,
         }
+    }
+
+    /// Asks for the holders ahead.
+    #[inline]
+    pub(super) fn touch(&self) {
+        prefetch(self.holders().as_ptr());
     }
 
     #[inline]

@@ -34,7 +34,7 @@ pub(super) struct Run {
     /// The block of that run.
     parent_block: u32,
     /// Runs that hang from this one.
-    kids: u32,
+    pub(super) kids: u32,
     /// No kid hangs from a block behind this one.
     last_kid: u32,
     /// The prefix hash of block `MARK * i`.
@@ -112,6 +112,18 @@ impl Forest {
             let run = self.run(run);
             run.parent == parent && run.parent_block == block && run.marks.first() == Some(&prefix)
         })
+    }
+
+    /// Asks ahead for what tells the run that begins behind a block with this content.
+    #[inline]
+    pub(super) fn touch_kid(&self, parent: u32, block: u32, content: ContentHash) {
+        self.kids.touch(kid_hash(parent, block, content));
+    }
+
+    /// Asks ahead for what tells the run that begins with a block of this prefix hash.
+    #[inline]
+    pub(super) fn touch_head(&self, prefix: PrefixHash) {
+        self.heads.touch(head_hash(prefix));
     }
 
     /// Asks for a run ahead.

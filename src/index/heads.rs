@@ -1,5 +1,7 @@
 //! Runs by a hash: where a run begins. A flat table; a slot is half hash, half run.
 
+use super::bucket::prefetch;
+
 /// A table of runs. What a run is called by is known to the caller; the table keeps 32 bits of its hash.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
@@ -15,6 +17,13 @@ const SMALL: usize = 16;
 impl Heads {
     pub(super) fn heap(&self) -> usize {
         self.slots.capacity() * size_of::<u64>()
+    }
+
+    /// Asks for the slot of a hash ahead.
+    #[inline]
+    pub(super) fn touch(&self, hash: u32) {
+        // Only an address, which nothing is read from.
+        prefetch(self.slots.as_ptr().wrapping_add(hash as usize & self.slots.len().wrapping_sub(1)));
     }
 
     /// The run of this hash that `is` the one.

@@ -91,18 +91,8 @@ impl Holds {
 
     /// Begins a hold of a run.
     pub(super) fn begin(&mut self, run: u32, seed: Seed, born: Moment) -> u32 {
-        let hold = Hold {
-            run,
-            ordinary: 0,
-            odd: 0,
-            fresh: 0,
-            len: 0,
-            seed,
-            lines: Vec::new(),
-            gaps: None,
-            born,
-            cuts: None,
-        };
+        let hold =
+            Hold { run, ordinary: 0, odd: 0, fresh: 0, len: 0, seed, lines: Vec::new(), gaps: None, born, cuts: None };
         match self.free.pop() {
             Some(id) => {
                 self.holds[id as usize] = hold;

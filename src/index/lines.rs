@@ -17,9 +17,6 @@ const SEGMENT: usize = 128;
 /// Positions there can be. The table packs one into a slot beside at least six bits of a name's hash.
 pub(super) const MAX_POSITIONS: usize = 1 << 26;
 
-/// No line: the end of the list of free ones.
-const NO_LINE: u32 = u32::MAX;
-
 /// Low halves of names.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
@@ -28,9 +25,8 @@ struct Line([u64; WIDTH]);
 /// What a line belongs to.
 #[derive(Clone, Copy, Debug)]
 struct Head {
-    /// The hold, or [`NO_LINE`] while the line is free.
     hold: u32,
-    /// The block of its first name, a multiple of eight; for a free line, the next free one.
+    /// The block of its first name, a multiple of eight.
     first: u32,
 }
 
@@ -43,30 +39,23 @@ struct Segment {
 }
 
 /// All lines of a rank.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lines {
     /// All but a first one that is the only one are of full size.
     segments: Vec<Segment>,
     /// Lines that were given out at least once.
     len: usize,
-    used: usize,
-    /// The first free line before `len`.
-    free: u32,
+    /// Of these, lines that are free. (A list of them by their heads waited for each head.)
+    free: Vec<u32>,
 }
 
 // === impl Lines ===
 
-impl Default for Lines {
-    fn default() -> Self {
-        Self { segments: Vec::new(), len: 0, used: 0, free: NO_LINE }
-    }
-}
-
 impl Lines {
-    /// Whether so many names more fit, in as many lines as they may need at worst.
+    /// Whether so many names more fit, in as many lines as they may need at worst: twice what they fill.
     #[inline]
     pub(super) fn has_room(&self, names: usize) -> bool {
-        (self.used + names / WIDTH + 2) * WIDTH < MAX_POSITIONS
+        (self.used() + names / WIDTH * 2 + 4) * WIDTH < MAX_POSITIONS
     }
 
     /// Positions are below this.
@@ -78,21 +67,20 @@ impl Lines {
     /// Whether so much of it is free that it should be put together again.
     #[inline]
     pub(super) fn is_loose(&self) -> bool {
-        self.len > 4 * SEGMENT && self.used * 3 < self.len
+        self.len > 4 * SEGMENT && self.used() * 3 < self.len
+    }
+
+    #[inline]
+    fn used(&self) -> usize {
+        self.len - self.free.len()
     }
 
     /// A line for a hold's names from block `first` on.
     #[inline]
     pub(super) fn take(&mut self, hold: u32, first: u32) -> u32 {
-        self.used += 1;
-        let line = self.free;
-        if line == NO_LINE {
-            return self.append(Head { hold, first });
-        }
-        if let Some(head) = self.head_mut(line) {
-            let free = std::mem::replace(head, Head { hold, first });
-            self.free = free.first;
-        }
+        let Some(line) = self.free.pop() else { return self.append(Head { hold, first }) };
+        self.touch(line * WIDTH as u32);
+        self.assign(line, hold, first);
         line
     }
 
@@ -135,13 +123,9 @@ impl Lines {
 
     #[inline]
     pub(super) fn give_back(&mut self, line: u32) {
-        let free = self.free;
-        if let Some(head) = self.head_mut(line) {
-            *head = Head { hold: NO_LINE, first: free };
-            self.free = line;
-            self.used -= 1;
-        }
-        if self.used == 0 {
+        super::forest::room(&mut self.free, 1);
+        self.free.push(line);
+        if self.free.len() == self.len {
             *self = Self::default();
         }
     }
@@ -212,7 +196,7 @@ impl Lines {
         let segments = self.segments.iter().map(|segment| {
             segment.lines.capacity() * size_of::<Line>() + segment.heads.capacity() * size_of::<Head>() + highs(segment)
         });
-        segments.sum::<usize>() + self.segments.capacity() * size_of::<Segment>()
+        segments.sum::<usize>() + self.segments.capacity() * size_of::<Segment>() + self.free.capacity() * 4
     }
 }
 

@@ -48,6 +48,27 @@ pub(super) struct Walk {
     runs: Vec<(u32, u32)>,
 }
 
+/// The same for callers that want lengths only, of a chain whose holders all hold their blocks on the device and nowhere
+/// else: every holder of the first run has its score at once, in their order, and who goes on is looked up among them.
+struct Scores<'a> {
+    ranks: &'a [RankId],
+    first: &'a [Holder],
+    scores: &'a mut Vec<RankScore>,
+    /// The scores of others stand before ours.
+    from: usize,
+    /// It is not so.
+    has_masks: bool,
+}
+
+/// Whoever walks down a chain.
+trait Walking<'f> {
+    /// Notes the holders of the first run. Says whether to go on.
+    fn begin(&mut self, cover: &'f Cover, blocks: u32) -> bool;
+
+    /// Takes the holders of the next run further that have come to its beginning. Says whether there is any.
+    fn step(&mut self, cover: &'f Cover, depth: u32, blocks: u32) -> bool;
+}
+
 thread_local!(static WALK: RefCell<Walk> = RefCell::default());
 
 /// Runs `act` with this thread's memory for walks.
@@ -68,52 +89,27 @@ impl Walk {
         self.walkers.clear();
         self.details.clear();
         self.runs.clear();
-        match chain {
-            Chain::Content(chain) => self.descend(
-                chain.len(),
-                |parent, block, depth| forest.kid(parent, block, chain[depth]),
-                |run, depth| same(&forest.run(run).contents, &chain[depth..]),
-                forest,
-            ),
-            Chain::Prefix(chain) => self.descend(
-                chain.len(),
-                |parent, block, depth| forest.head(parent, block, chain[depth]),
-                |run, depth| forest.run(run).same_prefixes(&chain[depth..]),
-                forest,
-            ),
-        }
+        let mut runs = std::mem::take(&mut self.runs);
+        descend(forest, chain, self, |depth, run| runs.push((depth, run)));
+        self.runs = runs;
     }
 
+    /// Writes down who holds how much, and nothing else.
     #[inline]
-    fn descend(
-        &mut self,
-        length: usize,
-        next: impl Fn(u32, u32, usize) -> Option<u32>,
-        same: impl Fn(u32, usize) -> usize,
-        forest: &Forest,
-    ) {
-        let (mut at, mut block, mut depth) = (NONE, 0, 0);
-        while depth < length
-            && let Some(run) = next(at, block, depth)
-        {
-            let blocks = same(run, depth) as u32;
-            let cover = &forest.run(run).cover;
-            self.runs.push((depth as u32, run));
-            if depth == 0 {
-                self.begin(cover, blocks);
-            } else if !self.step(cover.holders(), depth as u32, blocks, |seat| cover.mask(seat)) {
-                break;
-            }
-            (at, block) = (run, blocks.saturating_sub(1));
-            depth += blocks as usize;
-            if blocks == 0 {
-                break;
-            }
+    pub(super) fn scores(&mut self, forest: &Forest, chain: Chain<'_>, out: &mut Vec<RankScore>) {
+        let (ranks, from) = (forest.seats.ranks(), out.len());
+        let mut scores = Scores { ranks, first: &[], scores: out, from, has_masks: false };
+        descend(forest, chain, &mut scores, |_, _| {});
+        if scores.has_masks {
+            out.truncate(from);
+            self.go(forest, chain);
+            self.scores_with_details(forest, out);
         }
     }
+}
 
-    /// Notes the holders of the first run.
-    fn begin(&mut self, cover: &Cover, blocks: u32) {
+impl<'f> Walking<'f> for Walk {
+    fn begin(&mut self, cover: &'f Cover, blocks: u32) -> bool {
         let walker = |holder: &Holder| Walker { seat: holder.seat, blocks: holder.lead.min(blocks), detail: 0 };
         self.walkers.extend(cover.holders().iter().map(walker));
         if cover.has_masks() {
@@ -125,14 +121,14 @@ impl Walk {
             }
             self.walkers.retain(|walker| walker.blocks > 0);
         }
+        true
     }
 
-    /// Takes the holders of the next run further that have come to its beginning. Says whether there is any.
     #[inline]
-    fn step<'f>(&mut self, holders: &[Holder], depth: u32, blocks: u32, mask: impl Fn(u32) -> &'f [Tiers]) -> bool {
+    fn step(&mut self, cover: &'f Cover, depth: u32, blocks: u32) -> bool {
         let mut any = false;
         let mut rest = &mut self.walkers[..];
-        for holder in holders {
+        for holder in cover.holders() {
             // Both ascend by seat. Where few are left of many, searching is faster than walking.
             let skip = match rest {
                 [first, ..] if first.seat >= holder.seat => 0,
@@ -145,17 +141,17 @@ impl Walk {
             }
             any = true;
             if holder.lead == MASKED {
-                walker.read(&mut self.details, mask(holder.seat), blocks);
+                walker.read(&mut self.details, cover.mask(holder.seat), blocks);
             } else {
                 walker.skip(&mut self.details, holder.lead.min(blocks));
             }
         }
         any
     }
+}
 
-    /// Writes down who holds how much, and nothing else.
-    #[inline]
-    pub(super) fn scores(&self, forest: &Forest, out: &mut Vec<RankScore>) {
+impl Walk {
+    fn scores_with_details(&self, forest: &Forest, out: &mut Vec<RankScore>) {
         let ranks = forest.seats.ranks();
         let score = |walker: &Walker| RankScore {
             rank: ranks[walker.seat as usize],
@@ -241,6 +237,104 @@ impl Walk {
                 }
             }
         }
+    }
+}
+
+/// Leads whoever walks down the runs of a chain, and says which runs at which depth those are.
+#[inline]
+fn descend<'f>(forest: &'f Forest, chain: Chain<'_>, walking: &mut impl Walking<'f>, passing: impl FnMut(u32, u32)) {
+    match chain {
+        Chain::Content(chain) => descend_by(
+            forest,
+            chain.len(),
+            |parent, block, depth| forest.kid(parent, block, chain[depth]),
+            |parent, block, depth| forest.touch_kid(parent, block, chain[depth]),
+            |run, depth| same(&forest.run(run).contents, &chain[depth..]),
+            walking,
+            passing,
+        ),
+        Chain::Prefix(chain) => descend_by(
+            forest,
+            chain.len(),
+            |parent, block, depth| forest.head(parent, block, chain[depth]),
+            |_, _, depth| forest.touch_head(chain[depth]),
+            |run, depth| forest.run(run).same_prefixes(&chain[depth..]),
+            walking,
+            passing,
+        ),
+    }
+}
+
+#[inline]
+fn descend_by<'f>(
+    forest: &'f Forest,
+    length: usize,
+    next: impl Fn(u32, u32, usize) -> Option<u32>,
+    ahead: impl Fn(u32, u32, usize),
+    same: impl Fn(u32, usize) -> usize,
+    walking: &mut impl Walking<'f>,
+    mut passing: impl FnMut(u32, u32),
+) {
+    let (mut at, mut block, mut depth) = (NONE, 0, 0);
+    while depth < length
+        && let Some(id) = next(at, block, depth)
+    {
+        let run = forest.run(id);
+        // While the contents come, so do the holders, and what tells the next run if all of this one is the same.
+        run.cover.touch();
+        let all = run.contents.len();
+        if run.kids > 0 && depth + all < length {
+            ahead(id, all as u32 - 1, depth + all);
+        }
+        let blocks = same(id, depth) as u32;
+        passing(depth as u32, id);
+        let go_on = match depth {
+            0 => walking.begin(&run.cover, blocks),
+            _ => walking.step(&run.cover, depth as u32, blocks),
+        };
+        if !go_on || blocks == 0 {
+            break;
+        }
+        (at, block) = (id, blocks - 1);
+        depth += blocks as usize;
+    }
+}
+
+// === impl Scores ===
+
+impl<'f> Walking<'f> for Scores<'f> {
+    #[inline]
+    fn begin(&mut self, cover: &'f Cover, blocks: u32) -> bool {
+        self.first = cover.holders();
+        self.has_masks = cover.has_masks();
+        let (ranks, most) = (self.ranks, blocks);
+        self.scores.extend(self.first.iter().map(|holder| {
+            let blocks = holder.lead.min(most);
+            RankScore { rank: ranks[holder.seat as usize], blocks, device: blocks }
+        }));
+        !self.has_masks
+    }
+
+    #[inline]
+    fn step(&mut self, cover: &'f Cover, depth: u32, blocks: u32) -> bool {
+        self.has_masks = cover.has_masks();
+        let (mut any, mut at) = (false, 0);
+        let scores = &mut self.scores[self.from..];
+        for holder in cover.holders() {
+            // Both ascend by seat.
+            let rest = &self.first[at..];
+            at += match rest {
+                [first, ..] if first.seat >= holder.seat => 0,
+                _ => rest.partition_point(|first| first.seat < holder.seat),
+            };
+            let (Some(first), Some(score)) = (self.first.get(at), scores.get_mut(at)) else { break };
+            if first.seat == holder.seat && score.blocks == depth {
+                any = true;
+                score.blocks += holder.lead.min(blocks);
+                score.device = score.blocks;
+            }
+        }
+        any && !self.has_masks
     }
 }
 

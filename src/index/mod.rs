@@ -89,7 +89,7 @@ pub use door::{
     RemoveOutcome, StoreOutcome,
 };
 pub use forest::Shape;
-pub use tap::{BlockRun, Change, Cut, Delta, Heard, Listener, TapBounds, What};
+pub use tap::{BlockRun, Change, Cut, Delta, Heard, Interest, Listener, TapBounds, What};
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -260,10 +260,7 @@ impl Index {
         let directory = self.directory.read();
         if let Some(gate) = directory.scope(model, grid) {
             let forest = gate.read();
-            lookup::with_walk(|walk| {
-                walk.go(&forest, chain);
-                walk.scores(&forest, out);
-            });
+            lookup::with_walk(|walk| walk.scores(&forest, chain, out));
         }
     }
 
@@ -353,9 +350,12 @@ impl RankWriter {
     /// # Errors
     /// [`IndexError::WorkerGone`] once the rank was removed.
     pub fn begin(&mut self) -> Result<Tx<'_>, IndexError> {
-        let rank = self.cell.lock();
+        let mut rank = self.cell.lock();
         if rank.gone {
             return Err(IndexError::WorkerGone);
+        }
+        if let Some(tap) = &mut rank.tap {
+            tap.begin();
         }
         Ok(Tx { index: &self.index, cell: &self.cell, rank, forest: None })
     }

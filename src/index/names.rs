@@ -62,6 +62,13 @@ struct Part {
     depth: u32,
 }
 
+/// A part that is new, and only filled. Its buckets fill without holes, so a number says what is free: the search for it
+/// was half of the work.
+struct Filling {
+    part: Part,
+    taken: Box<[u8]>,
+}
+
 /// The table.
 #[derive(Debug)]
 pub(super) struct Names {
@@ -265,9 +272,9 @@ impl Names {
         self.moves += 1;
         let (buckets, depth) = (self.parts[at].buckets.len(), self.parts[at].depth);
         if buckets < PART || depth == MOST_DEPTH {
-            let old = std::mem::replace(&mut self.parts[at], Part::of(buckets * 2, depth));
-            let grown = &mut self.parts[at];
-            old.each(self.key, self.tag, lines, |hash, slot| grown.put(grown.home(hash), slot));
+            let mut grown = Filling::of(buckets * 2, depth);
+            self.parts[at].each(self.key, self.tag, lines, |hash, slot| grown.put(hash, slot));
+            self.parts[at] = grown.part;
             return;
         }
         if depth == self.depth {
@@ -275,14 +282,14 @@ impl Names {
             self.depth += 1;
         }
         // Hashes are as good as random, so the halves are nearly even.
-        let (mut lower, mut upper) = (Part::of(PART, depth + 1), Part::of(PART, depth + 1));
+        let (mut lower, mut upper) = (Filling::of(PART, depth + 1), Filling::of(PART, depth + 1));
         self.parts[at].each(self.key, self.tag, lines, |hash, slot| {
             let half = if hash >> (63 - depth) & 1 == 0 { &mut lower } else { &mut upper };
-            half.put(half.home(hash), slot);
+            half.put(hash, slot);
         });
-        self.parts[at] = lower;
+        self.parts[at] = lower.part;
         let new = self.parts.len() as u32;
-        self.parts.push(upper);
+        self.parts.push(upper.part);
         // The upper half of the places in `by_hash` that were the old part's.
         let span = 1 << (self.depth - depth - 1);
         let first = (aim.hash >> 1 >> (63 - self.depth)) as usize & !(2 * span - 1);
@@ -432,6 +439,28 @@ impl Part {
     }
 }
 
+// === impl Filling ===
+
+impl Filling {
+    fn of(buckets: usize, depth: u32) -> Self {
+        Self { part: Part::of(buckets, depth), taken: vec![0; buckets].into() }
+    }
+
+    /// Puts a slot where there is room; there is some.
+    #[inline]
+    fn put(&mut self, hash: u64, slot: u32) {
+        let part = &mut self.part;
+        let mut at = part.home(hash);
+        while self.taken[at] as usize == WIDTH {
+            part.passed[at] = part.passed[at].saturating_add(1);
+            at = part.after(at);
+        }
+        part.buckets[at].0[self.taken[at] as usize % WIDTH] = slot;
+        self.taken[at] += 1;
+        part.len += 1;
+    }
+}
+
 // === impl Bucket ===
 
 impl Bucket {
@@ -448,5 +477,108 @@ impl Bucket {
             like &= like - 1;
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(i: usize) -> EngineHash {
+        EngineHash::from_u64(i as u64)
+    }
+
+    /// Lines that keep names `[0, count)` in order, and a table of them.
+    fn grown(count: usize) -> (Names, Lines) {
+        let (mut names, mut lines) = (Names::new(), Lines::default());
+        for i in 0..count {
+            if i % 8 == 0 {
+                assert_eq!(lines.take(0, i as u32) as usize, i / 8);
+            }
+            lines.set(i as u32, name(i));
+            assert!(names.put(names.aim(name(i)), i as u32, name(i), &lines));
+        }
+        (names, lines)
+    }
+
+    #[test]
+    fn names_come_back_from_where_they_were_put_through_growth_and_removal() {
+        const COUNT: usize = 100_000;
+        let (mut names, lines) = grown(COUNT);
+        let full = names.heap();
+        assert!(full < COUNT * 11, "{full} bytes");
+        assert_eq!(names.get(names.aim(name(COUNT)), name(COUNT), &lines), None);
+        for i in (0..COUNT).rev() {
+            let aim = names.aim(name(i));
+            assert_eq!(names.get(aim, name(i), &lines), Some(i as u32));
+            assert!(!names.put(aim, 7, name(i), &lines), "it is known");
+            assert!(names.take(aim, i as u32));
+            assert!(!names.take(aim, i as u32));
+            assert_eq!(names.get(aim, name(i), &lines), None);
+        }
+        assert!(names.is_loose());
+        names.rebuild(0, std::iter::empty(), &lines);
+        assert_eq!(names.heap(), 0);
+    }
+
+    #[test]
+    fn a_table_that_is_made_anew_knows_what_is_left_and_is_as_large_as_it_need_be() {
+        let (mut names, lines) = grown(70_000);
+        let before = names.heap();
+        for i in (0..70_000).filter(|i| i % 9 != 0) {
+            assert!(names.take(names.aim(name(i)), i as u32));
+        }
+        assert!(names.is_loose());
+        let left = (0..70_000).filter(|i| i % 9 == 0).map(|i| (name(i), i as u32));
+        names.rebuild(left.clone().count(), left, &lines);
+        assert!(!names.is_loose());
+        assert!(names.heap() * 4 < before, "{} of {before} bytes are left", names.heap());
+        for i in 0..70_000 {
+            let known = names.get(names.aim(name(i)), name(i), &lines);
+            assert_eq!(known, (i % 9 == 0).then_some(i as u32));
+        }
+    }
+
+    #[test]
+    fn a_name_is_found_where_it_is_kept_now() {
+        let (mut names, mut lines) = grown(40);
+        let line = lines.take(0, 40);
+        lines.set(line * 8 + 3, name(17));
+        names.set(names.aim(name(17)), 17, line * 8 + 3);
+        assert_eq!(names.get(names.aim(name(17)), name(17), &lines), Some(line * 8 + 3));
+        assert!(!names.take(names.aim(name(17)), 17));
+    }
+
+    #[test]
+    fn a_search_ends_where_every_bucket_was_passed() {
+        let (mut names, mut lines) = grown(50);
+        let part = &mut names.parts[0];
+        assert!(part.buckets.len() > 1);
+        part.passed.fill(1);
+        assert_eq!(names.get(names.aim(name(99)), name(99), &lines), None);
+        let line = lines.take(0, 56);
+        lines.set(line * 8, name(99));
+        assert!(names.put(names.aim(name(99)), line * 8, name(99), &lines));
+        assert_eq!(names.get(names.aim(name(99)), name(99), &lines), Some(line * 8));
+    }
+
+    #[test]
+    fn aims_taken_ahead_are_right_when_the_table_grows_under_them() {
+        let (mut names, mut lines) = (Names::new(), Lines::default());
+        let run: Vec<EngineHash> = (0..30_000).map(name).collect();
+        for (i, name) in run.iter().enumerate() {
+            if i % 8 == 0 {
+                lines.take(0, i as u32);
+            }
+            lines.set(i as u32, *name);
+        }
+        let mut ahead = Ahead::new(&names, run.iter().copied());
+        for (i, name) in run.iter().enumerate() {
+            let aim = ahead.aim(&names, i, |i| run.get(i).copied());
+            assert!(names.put(aim, i as u32, *name, &lines));
+        }
+        for (i, name) in run.iter().enumerate() {
+            assert_eq!(names.get(names.aim(*name), *name, &lines), Some(i as u32));
+        }
     }
 }

@@ -15,6 +15,8 @@
 //!   models, also which of the noted groups holds the block that ends there: (prefix hash, group, tier).
 //! * Whoever applies the changes of a delta in their order finds the block before every stored one held, or told as
 //!   passed in that delta.
+//! * A listener that is [interested](Interest) in removals alone hears of nothing else, and its deltas may leave out what
+//!   was stored; numbers may then be missing.
 //! * A listener that falls behind its bounds is cut, and told; a writer never waits for one. Where nobody listens, a
 //!   transaction pays one branch at each place where something changes.
 //!
@@ -24,7 +26,7 @@ mod queue;
 mod record;
 mod whole;
 
-pub use queue::{Cut, Listener, TapBounds};
+pub use queue::{Cut, Interest, Listener, TapBounds};
 
 pub(super) use queue::Queue;
 pub(super) use record::{RankTap, emit, resolve};

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -27,6 +28,13 @@ pub struct TapBounds {
 #[error("this listener has fallen behind and was cut")]
 pub struct Cut;
 
+/// What a listener wants to hear of the ranks it follows: every change, or only what ends, which costs a transaction
+/// that only stores nothing.
+#[derive(Debug)]
+pub struct Interest {
+    everything: AtomicBool,
+}
+
 /// Hears what changes in an index. Dropping it ends that.
 pub struct Listener {
     index: Arc<Index>,
@@ -37,6 +45,7 @@ pub struct Listener {
 #[derive(Debug)]
 pub(in crate::index) struct Queue {
     bounds: TapBounds,
+    interest: Arc<Interest>,
     waiting: Mutex<Waiting>,
 }
 
@@ -59,13 +68,38 @@ impl Default for TapBounds {
     }
 }
 
+// === impl Interest ===
+
+impl Interest {
+    /// In what ends: deltas that say that blocks are gone, or all of them, or the rank, or anything besides its blocks
+    /// and its stamp. They need not tell what is stored in the same transaction.
+    pub fn in_removals() -> Arc<Self> {
+        Arc::new(Self { everything: false.into() })
+    }
+
+    /// In everything, from now on.
+    pub fn widen(&self) {
+        self.everything.store(true, Ordering::SeqCst);
+    }
+
+    fn is_wide(&self) -> bool {
+        self.everything.load(Ordering::SeqCst)
+    }
+}
+
 // === impl Index ===
 
 impl Index {
     /// Begins to listen. The listener hears of ranks that are registered from here on, and of changes of those it
     /// [follows](Listener::follow).
     pub fn listen(self: &Arc<Self>, bounds: TapBounds) -> Listener {
-        let queue = Arc::new(Queue { bounds, waiting: Mutex::default() });
+        self.listen_for(bounds, Arc::new(Interest { everything: true.into() }))
+    }
+
+    /// [`Index::listen`] for what `interest` says at the time: a transaction that begins later than a change of it does
+    /// as it says.
+    pub fn listen_for(self: &Arc<Self>, bounds: TapBounds, interest: Arc<Interest>) -> Listener {
+        let queue = Arc::new(Queue { bounds, interest, waiting: Mutex::default() });
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|other| other.is_open());
         listeners.push(queue.clone());
@@ -154,6 +188,11 @@ impl Queue {
     pub(in crate::index) fn is_open(&self) -> bool {
         let waiting = self.lock();
         !(waiting.is_over || waiting.is_cut)
+    }
+
+    /// Whether the listener wants every delta.
+    pub(in crate::index) fn wants_all(&self) -> bool {
+        self.interest.is_wide()
     }
 
     /// Tells the listener something; `false` where it hears nothing any more.

@@ -26,6 +26,8 @@ pub(super) type At = (u32, u32);
 #[derive(Debug)]
 pub(in crate::index) struct RankTap {
     listeners: Vec<Arc<Queue>>,
+    /// Somebody wants to hear of everything that this transaction changes, not only of what ends with it.
+    wants_all: bool,
     flips: Vec<Flip>,
     /// What the noted groups held at a place before this transaction.
     before: BTreeMap<At, Held>,
@@ -66,6 +68,7 @@ impl RankTap {
         let tap = rank.tap.get_or_insert_with(|| {
             Box::new(Self {
                 listeners: Vec::new(),
+                wants_all: false,
                 flips: Vec::new(),
                 before: BTreeMap::new(),
                 new_groups: Vec::new(),
@@ -90,8 +93,18 @@ impl RankTap {
 // === impl RankTap: noting ===
 
 impl RankTap {
+    /// A transaction begins.
+    #[inline]
+    pub(in crate::index) fn begin(&mut self) {
+        self.wants_all = self.listeners.iter().any(|queue| queue.wants_all());
+    }
+
     /// The rank holds blocks `[from, to)` of a run on a tier, which it did not.
+    #[inline]
     pub(in crate::index) fn gained(&mut self, run: u32, from: u32, to: u32, tier: Tier) {
+        if !self.wants_all {
+            return;
+        }
         self.flip(Flip { run, from, to, tier, gained: true });
     }
 
@@ -174,7 +187,8 @@ impl Apart<'_> {
 /// Turns what was noted into changes, while the blocks are still in their places.
 #[cold]
 pub(in crate::index) fn resolve(cell: &Cell, rank: &mut Rank, forest: &Forest, seat: u32) {
-    let Some(mut tap) = rank.tap.take() else { return };
+    let is_idle = |tap: &RankTap| tap.flips.is_empty() && tap.before.is_empty() && tap.new_groups.is_empty();
+    let Some(mut tap) = rank.tap.take_if(|tap| rank.hybrid || !is_idle(tap)) else { return };
     let flips = net(std::mem::take(&mut tap.flips));
     let mut stored: Vec<(u32, Flip)> = Vec::new();
     stored.extend(flips.iter().filter(|flip| flip.gained).map(|flip| (depth(forest, flip.run) + flip.from, *flip)));
@@ -248,11 +262,13 @@ pub(in crate::index) fn emit(cell: &Cell, rank: &mut Rank) {
     if rank.gone {
         tap.changes = vec![Change::Gone];
     }
-    if !tap.changes.is_empty() || tap.told.stamp != now.stamp {
+    if !tap.changes.is_empty() || (tap.wants_all && tap.told.stamp != now.stamp) {
         rank.told += 1;
         let changes = std::mem::take(&mut tap.changes);
+        let is_stored = |change: &Change| matches!(change, Change::Run(run) if !matches!(run.what, What::Removed(_)));
+        let all_stored = changes.iter().all(is_stored);
         let delta = Arc::new(Delta { rank: cell.id, number: rank.told, stamp: rank.stamp, changes });
-        tap.listeners.retain(|queue| queue.tell(Heard::Delta(delta.clone())));
+        tap.listeners.retain(|queue| (all_stored && !queue.wants_all()) || queue.tell(Heard::Delta(delta.clone())));
     }
     (tap.told, tap.are_groups_new) = (now, false);
     if !(rank.gone || tap.listeners.is_empty()) {

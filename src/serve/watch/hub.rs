@@ -13,7 +13,7 @@ use super::history::{Happening, History, Named};
 use super::removals::{Remembered, Removals};
 use crate::admin::{Fleet, RequestMetrics};
 use crate::feed::status::State;
-use crate::index::{Change, Delta, Heard, Listener, TapBounds};
+use crate::index::{Change, Delta, Heard, Interest, Listener, TapBounds};
 use crate::replica::encode;
 use crate::serve::WatchLimits;
 use crate::worker::RankId;
@@ -25,6 +25,8 @@ pub(in crate::serve) struct Hub {
     pub(super) metrics: RequestMetrics,
     pub(super) stop: CancellationToken,
     pub(super) limits: WatchLimits,
+    /// In removals, which are remembered to explain what is missing; in everything once somebody watches.
+    interest: Arc<Interest>,
     told: Mutex<Told>,
     /// Moves whenever something has happened.
     news: watch::Sender<u64>,
@@ -64,6 +66,7 @@ impl Hub {
             metrics,
             stop,
             limits,
+            interest: Interest::in_removals(),
             told: Mutex::new(told),
             news: watch::Sender::new(0),
             watchers: AtomicUsize::new(0),
@@ -91,6 +94,8 @@ impl Hub {
         let free = |watchers: usize| (watchers < self.limits.watchers).then_some(watchers + 1);
         self.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).ok()?;
         self.metrics.watcher_came();
+        // A watcher takes its snapshots after this, so every later transaction that it needs is told whole.
+        self.interest.widen();
         self.told().history.keep(self.limits.history_bytes);
         Some(Seat(Arc::clone(self)))
     }
@@ -100,7 +105,7 @@ impl Hub {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut is_first = true;
         while !self.stop.is_cancelled() {
-            let mut listener = self.fleet.index.listen(TapBounds::default());
+            let mut listener = self.fleet.index.listen_for(TapBounds::default(), Arc::clone(&self.interest));
             let mut nameless = BTreeSet::new();
             if !std::mem::take(&mut is_first) {
                 // Something was missed. Whoever watches has to begin anew.

@@ -249,7 +249,11 @@ impl Medium {
             (b"SHARED", Medium::External),
             (b"OBJ", Medium::External),
         ];
-        WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, medium)| *medium)
+        match word {
+            b"GPU" => Some(Self::Device),
+            b"CPU" => Some(Self::Host),
+            _ => WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, medium)| *medium),
+        }
     }
 }
 

@@ -424,3 +424,19 @@ async fn what_cannot_be_examined_is_bad_usage() {
         assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");
     }
 }
+
+#[tokio::test]
+async fn a_configured_feed_without_a_socket_is_told_as_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kvtap.yaml");
+    let feeds = "feeds:
+  - { worker: plane, model: m, engine: dynamo, endpoint: nats://127.0.0.1:4222, subject: s, block_size: 16 }
+  - { worker: polled, model: m, engine: trtllm, endpoint: http://127.0.0.1:8000/kv_cache_events }
+";
+    std::fs::write(&file, feeds).unwrap();
+    let output = run(&["doctor", "--config", file.to_str().unwrap()]).await;
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(said.contains("plane: comes over NATS, which is not examined"), "{said}");
+    assert!(said.contains("polled: is polled over HTTP, which is not examined"), "{said}");
+}

@@ -182,7 +182,11 @@ fn configured(file: &std::path::Path) -> Result<Vec<Target>, Failure> {
     for feed in &config.feeds {
         for rank in feed.rank_numbers() {
             let Some(link) = feed.link(rank).map_err(usage)? else {
-                eprintln!("{}: is polled over HTTP, which is not examined", feed.worker);
+                let how = match feed.subscription {
+                    Some(_) => "comes over NATS",
+                    None => "is polled over HTTP",
+                };
+                eprintln!("{}: {how}, which is not examined", feed.worker);
                 break;
             };
             targets.push(Target {

@@ -13,10 +13,15 @@
 
 use crate::block::extra_keys::{self, Item};
 
-/// The salt among the extra keys of a first block, if there is one: its place in `blocks[0]`.
-pub(super) fn salt_position(blocks: &[Vec<Item>], lora_name: Option<&str>) -> Option<usize> {
+/// The salt among the extra keys of a first block, if there is one: its place in `blocks[0]`. Where an engine names the
+/// salt outright, it is `named`, and nothing else is taken for it.
+pub(super) fn salt_position(blocks: &[Vec<Item>], lora_name: Option<&str>, named: Option<&str>) -> Option<usize> {
     let (first, others) = blocks.split_first()?;
     let skip = usize::from(is_lora(first, lora_name));
+    if let Some(named) = named {
+        let is_named = |item: &Item| matches!(item, Item::Text(text) if text == named);
+        return first.iter().skip(skip).position(is_named).map(|i| i + skip);
+    }
     first
         .iter()
         .enumerate()
@@ -63,7 +68,7 @@ mod tests {
         let first = vec![text("adapter"), pair("image", 10), text("tenant")];
         let second = vec![text("adapter"), pair("image", -6)];
         let blocks = [first.clone(), second.clone()];
-        let salt = salt_position(&blocks, Some("adapter"));
+        let salt = salt_position(&blocks, Some("adapter"), None);
         assert_eq!(salt, Some(2));
         assert_eq!(bytes_of(&first, Some("adapter"), salt), bytes_of(&[pair("image", 10)], None, None));
         assert_eq!(bytes_of(&second, Some("adapter"), None), bytes_of(&[pair("image", -6)], None, None));
@@ -72,21 +77,21 @@ mod tests {
     #[test]
     fn a_lora_name_alone_is_no_salt() {
         let blocks = [vec![text("adapter")], vec![text("adapter")]];
-        assert_eq!(salt_position(&blocks, Some("adapter")), None);
+        assert_eq!(salt_position(&blocks, Some("adapter"), None), None);
         assert!(bytes_of(&blocks[0], Some("adapter"), None).is_empty());
     }
 
     #[test]
     fn bare_text_that_another_block_repeats_is_an_image_not_a_salt() {
         let blocks = [vec![text("image"), text("tenant")], vec![text("image")]];
-        assert_eq!(salt_position(&blocks, None), Some(1));
+        assert_eq!(salt_position(&blocks, None, None), Some(1));
         let blocks = [vec![text("image")], vec![text("image")]];
-        assert_eq!(salt_position(&blocks, None), None);
+        assert_eq!(salt_position(&blocks, None, None), None);
     }
 
     #[test]
     fn a_salt_that_equals_the_lora_name_is_still_found_behind_it() {
         let blocks = [vec![text("x"), text("x")]];
-        assert_eq!(salt_position(&blocks, Some("x")), Some(1));
+        assert_eq!(salt_position(&blocks, Some("x"), None), Some(1));
     }
 }

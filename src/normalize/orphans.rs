@@ -108,7 +108,8 @@ impl Orphans {
         self.by_number.insert(number, orphan);
         self.order.push_back(number);
         let mut gone = 0;
-        while self.blocks > self.limits.blocks || self.bytes > self.limits.bytes {
+        // What was removed meanwhile does not wait; its bytes are there still.
+        while self.blocks - self.removed > self.limits.blocks || self.bytes > self.limits.bytes {
             let Some(oldest) = self.order.pop_front() else { break };
             if let Some(orphan) = self.take(oldest) {
                 gone += (orphan.hashes.len() - orphan.removed.len()) as u64;
@@ -215,6 +216,17 @@ mod tests {
             orphans.clear();
             assert_eq!(orphans.bytes, 0);
         }
+    }
+
+    #[test]
+    fn a_block_that_was_removed_while_it_waited_takes_no_room_from_others() {
+        let mut orphans = Orphans::new(OrphanLimits { blocks: 2, bytes: usize::MAX });
+        let hashes = vec![EngineHash::from_u64(2), EngineHash::from_u64(3)];
+        orphans.park(Orphan { hashes, ..orphan(1, Vec::new()) });
+        assert!(orphans.remove(Tier::Device, Group(0), EngineHash::from_u64(3)));
+        assert_eq!(orphans.park(orphan(5, Vec::new())), 0, "one waits, and there is room for two");
+        assert_eq!(orphans.park(orphan(7, Vec::new())), 1);
+        assert_eq!(orphans.waiting(), 2);
     }
 
     #[test]

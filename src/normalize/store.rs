@@ -73,7 +73,7 @@ impl<'a> Run<'a> {
             contents: Cow::Borrowed(contents),
             keys: Cow::Borrowed(batch.extra_keys(stored.extra_keys)),
             lora: lora(batch, stored),
-            salt: stored.cache_salt.map(|salt| Cow::Borrowed(batch.text(salt))),
+            salt: stored.cache_salt.map(|salt| batch.text(salt)).filter(|salt| !salt.is_empty()).map(Cow::Borrowed),
             grid,
             tier,
             group,
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
     fn salt_position(&self) -> Option<usize> {
         match self.parent {
             Some(parent) if !is_root(parent) => None,
-            _ => keys::salt_position(&self.keys, self.lora.as_deref()),
+            _ => keys::salt_position(&self.keys, self.lora.as_deref(), self.salt.as_deref()),
         }
     }
 
@@ -153,8 +153,10 @@ impl<'a> Run<'a> {
 
 /// The adapter's name; its number, in decimal, only where an engine gives no name.
 fn lora<'a>(batch: &'a Batch, stored: &Stored) -> Option<Cow<'a, str>> {
-    match (stored.lora_name, stored.lora_id) {
-        (Some(name), _) => Some(Cow::Borrowed(batch.text(name))),
+    // An empty name is none: it would put every adapter of such an engine into one namespace.
+    let name = stored.lora_name.map(|name| batch.text(name)).filter(|name| !name.is_empty());
+    match (name, stored.lora_id) {
+        (Some(name), _) => Some(Cow::Borrowed(name)),
         (None, Some(id)) => Some(Cow::Owned(id.to_string())),
         (None, None) => None,
     }

@@ -69,6 +69,41 @@ pub(super) struct Reader {
     pub(super) blocks: Vec<Block>,
 }
 
+/// Removals that are made as one. Engines evict block after block and write an event for each; looked up together,
+/// their names are waited for together.
+#[derive(Debug)]
+struct Removals {
+    all: Removed,
+    /// Where else the blocks may lie, where their engine does not say it.
+    or: Option<Medium>,
+    /// Events that are in it besides the first.
+    more: usize,
+}
+
+// === impl Removals ===
+
+impl Removals {
+    /// `first` with those of `rest` that go on where it ends.
+    fn gather(first: &Removed, rest: &[Event]) -> Self {
+        let twin = |of: &Removed, at: usize| match rest.get(at) {
+            Some(Event::Removed(next)) if next.is_twin_of(of) => Some(next.medium),
+            _ => None,
+        };
+        if let or @ Some(_) = twin(first, 0) {
+            return Self { all: first.clone(), or, more: 1 };
+        }
+        let mut removals = Self { all: first.clone(), or: None, more: 0 };
+        while let Some(Event::Removed(next)) = rest.get(removals.more)
+            && let Some(all) = removals.all.joined(next)
+            && twin(next, removals.more + 1).is_none()
+        {
+            removals.all = all;
+            removals.more += 1;
+        }
+        removals
+    }
+}
+
 // === impl Normalizer ===
 
 impl Normalizer {
@@ -121,19 +156,18 @@ impl Normalizer {
     ) -> Result<Applied, IndexError> {
         let mut tx = self.writer.begin()?;
         let mut applied = Applied::default();
-        let mut events = batch.events.iter().peekable();
-        while let Some(event) = events.next() {
+        let mut rest = &batch.events[..];
+        while let Some((event, tail)) = rest.split_first() {
+            rest = tail;
+            applied.events += 1;
             match event {
                 Event::Stored(stored) => self.reader.stored(&mut tx, batch, stored),
-                Event::Removed(removed) => {
-                    let twin = match events.peek() {
-                        Some(Event::Removed(next)) if next.is_twin_of(removed) => Some(next.medium),
-                        _ => None,
-                    };
-                    if twin.is_some() {
-                        events.next();
-                    }
-                    self.reader.removed(&mut tx, batch, removed, twin);
+                Event::Removed(first) => {
+                    let removals = Removals::gather(first, rest);
+                    // Both of a twin are one event of the engine.
+                    applied.events += if removals.or.is_none() { removals.more as u64 } else { 0 };
+                    rest = rest.get(removals.more..).unwrap_or_default();
+                    self.reader.removed(&mut tx, batch, &removals.all, removals.or);
                 }
                 Event::Cleared => {
                     tx.clear();
@@ -142,7 +176,6 @@ impl Normalizer {
                     applied.cleared = true;
                 }
             }
-            applied.events += 1;
         }
         applied.orphans = self.reader.orphans.waiting();
         applied.degraded = self.reader.degraded();

@@ -23,10 +23,12 @@
 //! could not be begun, stands in the [`Standing`], which the status page, the metrics and the Admin dump read, and in
 //! the log.
 //!
-//! Changes are made one after another, each to its end, also where whoever asked for it has gone away meanwhile.
+//! Changes are made one after another, each to its end, also where whoever asked for it has gone away meanwhile. What
+//! could not be begun is tried again with each change, and by itself ever more seldom, up to once a minute.
 
 mod reconcile;
 mod resolve;
+mod retry;
 mod standing;
 mod wanted;
 

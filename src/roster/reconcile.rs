@@ -9,6 +9,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use super::resolve::{Chosen, Resolution, resolve};
+use super::retry::Retry;
 use super::standing::{EntryReport, Picture, Place, Standing};
 use super::wanted::{Key, Plan, Source, Wanted};
 use crate::feed::nats::Plane;
@@ -52,18 +53,19 @@ pub enum Put {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     index: Arc<Index>,
     board: Arc<Board>,
     standing: Arc<Standing>,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     wanted: BTreeMap<Source, Vec<Wanted>>,
     running: BTreeMap<Key, Running>,
     failed: BTreeMap<Key, String>,
+    retry: Retry,
     /// The process ends: nothing is begun any more.
     closed: bool,
 }
@@ -141,7 +143,13 @@ impl Roster {
     /// one URL are cleared together.
     pub async fn clear(&self, worker: &str, ranks: &[u32]) -> Vec<u32> {
         let (shared, worker, ranks) = (Arc::clone(&self.shared), worker.to_owned(), ranks.to_vec());
-        let task = tokio::spawn(async move { shared.state.lock().await.clear(&shared, &worker, &ranks).await });
+        let task = tokio::spawn(async move {
+            let mut state = shared.state.lock().await;
+            let before: BTreeSet<Key> = state.failed.keys().cloned().collect();
+            let cleared = state.clear(&shared, &worker, &ranks).await;
+            state.retry_later(&before, &shared);
+            cleared
+        });
         task.await.unwrap_or_else(|error| {
             tracing::error!(%error, "A worker could not be cleared.");
             Vec::new()
@@ -152,6 +160,7 @@ impl Roster {
     pub async fn finish(&self, within: Duration) {
         let mut state = self.shared.state.lock().await;
         state.closed = true;
+        state.retry.give_up();
         let running = std::mem::take(&mut state.running);
         join_all(running.into_values().map(|running| running.work.finish(within))).await;
     }
@@ -165,7 +174,9 @@ impl Roster {
         let task = tokio::spawn(async move {
             let mut state = shared.state.lock().await;
             let edited = edit(&mut state);
+            let before: BTreeSet<Key> = state.failed.keys().cloned().collect();
             let changes = state.reconcile(&shared).await;
+            state.retry_later(&before, &shared);
             (edited, changes)
         });
         task.await.unwrap_or_else(|error| {
@@ -187,8 +198,20 @@ impl Default for Put {
 // === impl State ===
 
 impl State {
+    /// Sees to it that what could not be begun is tried again: soon, where that is news.
+    fn retry_later(&mut self, failed_before: &BTreeSet<Key>, shared: &Arc<Shared>) {
+        if self.failed.keys().any(|key| !failed_before.contains(key)) {
+            self.retry.begin(shared);
+        }
+    }
+
+    /// Whether there is something to be tried again.
+    pub(super) fn has_failed(&self) -> bool {
+        !self.closed && !self.failed.is_empty()
+    }
+
     /// Brings what runs in line with what is wanted.
-    async fn reconcile(&mut self, shared: &Shared) -> Changes {
+    pub(super) async fn reconcile(&mut self, shared: &Shared) -> Changes {
         let mut changes = Changes::default();
         if self.closed {
             return changes;
@@ -216,7 +239,7 @@ impl State {
         tokio::join!(join_all(stopped), join_all(ended));
         forget(forgotten).await;
 
-        self.failed.clear();
+        let before = std::mem::take(&mut self.failed);
         for (key, chosen) in &resolution.run {
             if self.running.contains_key(key) {
                 continue;
@@ -234,10 +257,13 @@ impl State {
                     }
                 }
                 Err(error) => {
-                    let what = format!("{}/{}: {error}", key.worker, key.rank);
-                    tracing::error!(worker = %key.worker, rank = key.rank, %error, "The feed cannot begin.");
-                    self.failed.insert(key.clone(), error.to_string());
-                    changes.failed.push(what);
+                    let why = error.to_string();
+                    // Said once for as long as it stays so, however often it is tried.
+                    if before.get(key) != Some(&why) {
+                        tracing::error!(worker = %key.worker, rank = key.rank, %error, "The feed cannot begin.");
+                    }
+                    changes.failed.push(format!("{}/{}: {why}", key.worker, key.rank));
+                    self.failed.insert(key.clone(), why);
                 }
             }
         }

@@ -61,7 +61,7 @@ pub enum Place {
     Running,
     /// Somebody of more precedence has what it wants.
     SetAside,
-    /// It could not be begun; it is tried again with the next change of any source.
+    /// It could not be begun; it is tried again with each change of any source, and by itself within a minute.
     Failed,
 }
 

@@ -4,10 +4,9 @@ use crate::hash::EngineHash;
 
 use super::arena::Fault;
 use super::error::EventError;
-use super::event::{Batch, Event, Kind, Medium, Removed, Span, Stored, Text};
+use super::event::{Batch, Kind, Medium, Span, Stored, Text};
 use super::hashes;
 use super::keys::{self, Form};
-use super::kv::Tag;
 use super::msgpack::{Cursor, Head};
 use super::tokens::{self, Tokens};
 
@@ -74,6 +73,12 @@ impl Field {
             _ => return None,
         })
     }
+
+    /// Whether nil stands for nothing said.
+    #[inline]
+    pub(super) const fn is_optional(self) -> bool {
+        !matches!(self, Self::Hashes | Self::Parent | Self::Tokens | Self::BlockSize | Self::Lookahead)
+    }
 }
 
 // === impl Draft ===
@@ -113,20 +118,13 @@ impl<'a> Draft<'a> {
                 self.block_size = Some(unsigned(cursor.head()?).ok_or(EventError::BadBlockSize)?);
             }
             Field::LoraId => self.lora_id = optional(cursor.head()?)?,
-            Field::Medium => {
-                if let Some(word) = optional_text(cursor.head()?)? {
-                    self.medium = Medium::of(word, batch)?;
-                }
-            }
+            Field::Medium => self.medium = medium(cursor.head()?, batch)?,
             Field::LoraName => self.lora_name = keep(optional_text(cursor.head()?)?, batch)?,
             Field::CacheSalt => self.cache_salt = keep(optional_text(cursor.head()?)?, batch)?,
             Field::ExtraKeys => keys::read(cursor, Form::Items, self.keys_start, batch)?,
             Field::MmKeys => keys::read(cursor, Form::TaggedMaps, self.keys_start, batch)?,
             Field::MmInfos => keys::read(cursor, Form::Objects, self.keys_start, batch)?,
-            Field::Group => {
-                let group = optional(cursor.head()?)?.map(u32::try_from).transpose();
-                self.group = group.map_err(|_| EventError::BadField)?;
-            }
+            Field::Group => self.group = group(cursor.head()?)?,
             Field::Kind => self.kind = optional_text(cursor.head()?)?.map(Kind::of),
             Field::Window => self.window = optional(cursor.head()?)?,
             Field::Lookahead => {
@@ -156,21 +154,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    pub(super) fn finish(self, tag: Tag, batch: &mut Batch) -> Result<(), Fault> {
-        let event = match tag {
-            Tag::Cleared => Event::Cleared,
-            Tag::Removed => Event::Removed(Removed {
-                hashes: self.hashes.ok_or(EventError::MissingField)?,
-                medium: self.medium,
-                group: self.group,
-            }),
-            Tag::Stored => Event::Stored(self.finish_stored(batch)?),
-        };
-        batch.push_event(event);
-        Ok(())
-    }
-
-    fn finish_stored(self, batch: &mut Batch) -> Result<Stored, Fault> {
+    /// What was read, as a store.
+    pub(super) fn finish(self, batch: &mut Batch) -> Result<Stored, Fault> {
         let hashes = self.hashes.ok_or(EventError::MissingField)?;
         let block_size = self.block_size.ok_or(EventError::MissingField)?;
         let mut tokens = self.tokens.ok_or(EventError::MissingField)?;
@@ -194,6 +179,18 @@ impl<'a> Draft<'a> {
             window: self.window,
         })
     }
+}
+
+/// Where blocks lie; nil where an engine says nothing.
+#[inline]
+pub(super) fn medium(head: Head<'_>, batch: &mut Batch) -> Result<Medium, EventError> {
+    optional_text(head)?.map_or(Ok(Medium::Device), |word| Medium::of(word, batch))
+}
+
+/// A cache group's number, or nil.
+#[inline]
+pub(super) fn group(head: Head<'_>) -> Result<Option<u32>, EventError> {
+    optional(head)?.map(u32::try_from).transpose().map_err(|_| EventError::BadField)
 }
 
 fn unsigned(head: Head<'_>) -> Option<u64> {

@@ -217,6 +217,12 @@ impl Batch {
 // === impl Removed ===
 
 impl Removed {
+    /// Both as one, where `next` is from the same place and its names stand behind these.
+    pub fn joined(&self, next: &Self) -> Option<Self> {
+        let goes_on = self.hashes.end == next.hashes.start && self.medium == next.medium && self.group == next.group;
+        goes_on.then(|| Self { hashes: Span { end: next.hashes.end, ..self.hashes }, ..self.clone() })
+    }
+
     /// Whether `self` names the very blocks of `other` once more, for another medium: what a decoder makes of a
     /// removal whose engine does not say where the blocks lay (TensorRT-LLM).
     pub fn is_twin_of(&self, other: &Self) -> bool {
@@ -249,7 +255,11 @@ impl Medium {
             (b"SHARED", Medium::External),
             (b"OBJ", Medium::External),
         ];
-        WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, medium)| *medium)
+        match word {
+            b"GPU" => Some(Self::Device),
+            b"CPU" => Some(Self::Host),
+            _ => WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, medium)| *medium),
+        }
     }
 }
 

@@ -47,7 +47,10 @@ pub(super) fn read(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Result<Span, F
     let start = batch.hashes.len();
     batch.hashes.reserve(n.min(STEP));
     for _ in 0..n {
-        let hash = of(cursor.head()?)?;
+        let hash = match cursor.long_integer() {
+            Some(bits) => EngineHash::from_u64(bits),
+            None => of(cursor.head()?)?,
+        };
         batch.hashes.push(hash);
     }
     Ok(Span::new(start, batch.hashes.len()))

@@ -6,9 +6,10 @@
 //! type tells which: SGLang 0.5.18 has a map of metadata where vLLM has the LoRA name.
 
 use super::arena::Fault;
-use super::draft::{Draft, Field};
+use super::draft::{self, Draft, Field};
 use super::error::{EventError, MessageError};
-use super::event::Batch;
+use super::event::{Batch, Event, Medium, Removed};
+use super::hashes;
 use super::msgpack::{Cursor, Head};
 
 /// What an event is, by its tag.
@@ -130,43 +131,114 @@ fn event(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Result<(), Fault> {
 
 fn by_position(cursor: &mut Cursor<'_>, n: usize, batch: &mut Batch) -> Result<(), Fault> {
     let Head::Text(tag) = cursor.head()? else { return Err(EventError::NotAnEvent.into()) };
-    let (tag, order, required) = match Tag::of(tag)? {
-        Tag::Stored => (Tag::Stored, &STORED[..], STORED_REQUIRED),
-        Tag::Removed => (Tag::Removed, &REMOVED[..], REMOVED_REQUIRED),
-        Tag::Cleared => (Tag::Cleared, &[][..], 0),
-    };
-    if n < required {
+    match Tag::of(tag)? {
+        Tag::Stored => stored_by_position(cursor, n, batch),
+        Tag::Removed => removed_by_position(cursor, n, batch),
+        Tag::Cleared => cleared(cursor, n, batch),
+    }
+}
+
+fn stored_by_position(cursor: &mut Cursor<'_>, n: usize, batch: &mut Batch) -> Result<(), Fault> {
+    if n < STORED_REQUIRED {
         return Err(EventError::MissingField.into());
     }
     let mut draft = Draft::new(batch);
-    for (index, field) in order.iter().enumerate().take(n) {
-        if index >= required && cursor.is_at_map() {
+    for (index, field) in STORED.iter().enumerate().take(n) {
+        // An optional field that is nil says nothing.
+        if field.is_optional() && cursor.nil() {
+            continue;
+        }
+        if index >= STORED_REQUIRED && cursor.is_at_map() {
             let Head::Map(pairs) = cursor.head()? else { return Err(EventError::BadField.into()) };
             draft.read_metadata(cursor, pairs, batch)?;
         } else {
             draft.read(*field, cursor, batch)?;
         }
     }
-    cursor.skip_many(n.saturating_sub(order.len()))?;
-    draft.finish(tag, batch)
+    cursor.skip_many(n.saturating_sub(STORED.len()))?;
+    finish(draft, batch)
+}
+
+fn stored_by_name(cursor: &mut Cursor<'_>, pairs: usize, batch: &mut Batch) -> Result<(), Fault> {
+    let mut draft = Draft::new(batch);
+    for _ in 0..pairs {
+        let Head::Text(key) = cursor.head()? else { return Err(EventError::BadField.into()) };
+        match Field::of(key) {
+            Some(field) => draft.read(field, cursor, batch)?,
+            None => cursor.skip()?,
+        }
+    }
+    finish(draft, batch)
+}
+
+fn finish(draft: Draft<'_>, batch: &mut Batch) -> Result<(), Fault> {
+    let stored = draft.finish(batch)?;
+    batch.push_event(Event::Stored(stored));
+    Ok(())
+}
+
+/// A removal. Engines write one for each block that they evict, so removals are most of all events, and have three
+/// fields: they are read without a [`Draft`], which takes longer to make than they take to read.
+fn removed_by_position(cursor: &mut Cursor<'_>, n: usize, batch: &mut Batch) -> Result<(), Fault> {
+    if n < REMOVED_REQUIRED {
+        return Err(EventError::MissingField.into());
+    }
+    let hashes = hashes::read(cursor, batch)?;
+    let mut removed = Removed { hashes, medium: Medium::Device, group: None };
+    for field in REMOVED.iter().take(n).skip(REMOVED_REQUIRED) {
+        if cursor.nil() {
+            continue;
+        }
+        match field {
+            // Metadata has nothing to say of a removal.
+            _ if cursor.is_at_map() => cursor.skip()?,
+            Field::Medium => removed.medium = draft::medium(cursor.head()?, batch)?,
+            _ => removed.group = draft::group(cursor.head()?)?,
+        }
+    }
+    cursor.skip_many(n.saturating_sub(REMOVED.len()))?;
+    batch.push_event(Event::Removed(removed));
+    Ok(())
+}
+
+fn removed_by_name(cursor: &mut Cursor<'_>, pairs: usize, batch: &mut Batch) -> Result<(), Fault> {
+    let (mut hashes, mut medium, mut group) = (None, None, None);
+    for _ in 0..pairs {
+        let Head::Text(key) = cursor.head()? else { return Err(EventError::BadField.into()) };
+        let twice = match key {
+            b"block_hashes" => hashes.replace(hashes::read(cursor, batch)?).is_some(),
+            b"medium" => medium.replace(draft::medium(cursor.head()?, batch)?).is_some(),
+            b"group_idx" => group.replace(draft::group(cursor.head()?)?).is_some(),
+            _ => {
+                cursor.skip()?;
+                false
+            }
+        };
+        if twice {
+            return Err(EventError::BadField.into());
+        }
+    }
+    let hashes = hashes.ok_or(EventError::MissingField)?;
+    let medium = medium.unwrap_or(Medium::Device);
+    batch.push_event(Event::Removed(Removed { hashes, medium, group: group.flatten() }));
+    Ok(())
 }
 
 fn by_name(cursor: &mut Cursor<'_>, pairs: usize, batch: &mut Batch) -> Result<(), Fault> {
     // Encoders write the type first, but do not promise to.
     let Some(Head::Text(tag)) = cursor.find(pairs, b"type")? else { return Err(EventError::NotAnEvent.into()) };
-    let tag = Tag::of(tag)?;
-    let mut draft = Draft::new(batch);
-    for _ in 0..pairs {
-        let field = match cursor.head()? {
-            Head::Text(key) => Field::of(key).filter(|field| tag.has(*field)),
-            _ => return Err(EventError::BadField.into()),
-        };
-        match field {
-            Some(field) => draft.read(field, cursor, batch)?,
-            None => cursor.skip()?,
-        }
+    match Tag::of(tag)? {
+        Tag::Stored => stored_by_name(cursor, pairs, batch),
+        Tag::Removed => removed_by_name(cursor, pairs, batch),
+        Tag::Cleared => cleared(cursor, 2 * pairs, batch),
     }
-    draft.finish(tag, batch)
+}
+
+/// A clear, whatever `n` values stand behind it.
+fn cleared(cursor: &mut Cursor<'_>, n: usize, batch: &mut Batch) -> Result<(), Fault> {
+    cursor.skip_many(n)?;
+    batch.push_event(Event::Cleared);
+    Ok(())
 }
 
 // === impl Tag ===
@@ -178,14 +250,6 @@ impl Tag {
             b"BlockRemoved" => Ok(Self::Removed),
             b"AllBlocksCleared" => Ok(Self::Cleared),
             _ => Err(EventError::UnknownTag),
-        }
-    }
-
-    fn has(self, field: Field) -> bool {
-        match self {
-            Self::Stored => true,
-            Self::Removed => REMOVED.contains(&field),
-            Self::Cleared => false,
         }
     }
 }

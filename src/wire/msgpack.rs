@@ -145,6 +145,23 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// Reads a nil, if one comes next.
+    #[inline]
+    pub(super) fn nil(&mut self) -> bool {
+        let [0xc0, tail @ ..] = self.rest else { return false };
+        self.rest = tail;
+        true
+    }
+
+    /// Reads the bits of an integer of eight bytes, of either sign, if one comes next: nearly every hash is one.
+    #[inline]
+    pub(super) fn long_integer(&mut self) -> Option<u64> {
+        let [0xcf | 0xd3, tail @ ..] = self.rest else { return None };
+        let (bits, tail) = tail.split_first_chunk()?;
+        self.rest = tail;
+        Some(u64::from_be_bytes(*bits))
+    }
+
     /// Whether a map comes next.
     #[inline]
     pub const fn is_at_map(&self) -> bool {

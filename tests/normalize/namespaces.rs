@@ -47,6 +47,32 @@ fn adapters_are_told_apart_by_name_and_by_number_only_without_a_name() {
 }
 
 #[test]
+fn an_empty_name_is_no_name_and_an_empty_salt_is_no_salt() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 1);
+    tap.send(json!([
+        stored(&[1], None, &tokens, json!({"lora_id": 7, "lora_name": ""})),
+        stored(&[2], None, &tokens, json!({"cache_salt": "", "extra_keys": [["tenant"]]})),
+    ]));
+    assert_eq!(tap.ask_as(&tokens, Seed::new(Some("7"), None)).blocks, 1);
+    assert_eq!(tap.ask_as(&tokens, Seed::new(None, Some("tenant"))).blocks, 1);
+    assert_eq!(tap.ask(&tokens).blocks, 0, "neither is everybody's");
+}
+
+#[test]
+fn beside_a_salt_that_is_named_outright_a_bare_text_is_an_image() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 1);
+    tap.send(json!([stored(&[1], None, &tokens, json!({"cache_salt": "s", "extra_keys": [["s", "image"]]}))]));
+    let seed = Seed::new(None, Some("s"));
+    assert_eq!(tap.ask_as(&tokens, seed).blocks, 0, "without the image it is another prompt");
+    let mut keys = Vec::new();
+    encode(&[Item::Text("image".to_owned())], &mut keys);
+    let chain = [ContentHash::of_tokens_and_keys(&le(&tokens), &keys, seed)];
+    assert_eq!(tap.ask_chain(Grid::new(SIZE as u64).expect("a valid size"), &chain).blocks, 1);
+}
+
+#[test]
 fn an_image_is_part_of_its_blocks_content() {
     let mut tap = Tap::new();
     let tokens = prompt(1, 2);

@@ -53,3 +53,21 @@ fn stores_of_another_size_on_another_medium_leave_the_device_alone() {
     assert_eq!(tap.normalizer.conflict(), None, "a cache beside the engine's own is no conflict of the engine");
     assert_eq!(tap.dropped("block_size_conflict"), 1);
 }
+
+#[test]
+fn removals_that_follow_one_another_are_each_made_and_counted() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 5);
+    tap.send(json!([stored(&[1, 2, 3, 4, 5], None, &tokens, json!({}))]));
+    let applied = tap.send(json!([
+        removed(&[5], json!({})),
+        removed(&[99], json!({})),
+        removed(&[4, 3], json!({})),
+        removed(&[2], json!({"medium": "CPU"})),
+        stored(&[3], Some(2), &tokens[2 * SIZE..3 * SIZE], json!({})),
+        removed(&[3], json!({})),
+    ]));
+    assert_eq!(applied.events, 6);
+    assert_eq!((tap.held(), tap.ask(&tokens).blocks), (2, 2));
+    assert_eq!(tap.dropped("unknown_block"), 2, "99, and 2 where it never was");
+}

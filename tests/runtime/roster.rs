@@ -1,12 +1,14 @@
 //! The roster by its public door: what is left alone, begun anew, withdrawn, set aside.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvtap::config::{Config, Env};
 use kvtap::feed::status::Board;
-use kvtap::index::{Index, Limits};
+use kvtap::index::{Copies, Index, Limits};
 use kvtap::roster::{Place, Put, Roster, Source, Wanted};
 use kvtap::worker::RankId;
+use tokio::time::{sleep, timeout};
 
 struct Scene {
     roster: Roster,
@@ -59,7 +61,7 @@ async fn a_feed_that_is_wanted_as_it_runs_keeps_its_registration() {
     let changes = scene.roster.set(Source::Config, wanted(&[B, A, "worker: c, endpoint: tcp://127.0.0.1:1"])).await;
     assert_eq!((changes.begun, changes.changed, changes.withdrawn, changes.untouched), (1, 0, 0, 2));
     assert_eq!(scene.running()[..2], before);
-    scene.roster.finish(std::time::Duration::ZERO).await;
+    scene.roster.finish(Duration::ZERO).await;
 }
 
 #[tokio::test]
@@ -190,8 +192,35 @@ async fn a_change_is_made_to_its_end_though_whoever_asked_for_it_went_away() {
 async fn after_the_end_nothing_is_begun_any_more() {
     let scene = Scene::new();
     scene.roster.set(Source::Config, wanted(&[A])).await;
-    scene.roster.finish(std::time::Duration::ZERO).await;
+    scene.roster.finish(Duration::ZERO).await;
     assert_eq!(scene.names(), [""; 0]);
     scene.roster.put(Source::Admin, one(B)).await;
     assert_eq!(scene.names(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_feed_that_could_not_begin_is_tried_again_by_itself_and_begins_once_there_is_room() {
+    let scene = Scene::new();
+    let mut others = Vec::new();
+    while let Ok(other) = scene.index.register("another", Copies::Count) {
+        others.push(other);
+    }
+    let changes = scene.roster.set(Source::Config, wanted(&[A])).await;
+    assert_eq!(changes.failed.len(), 1, "{changes:?}");
+    assert_eq!(scene.places(), [(Source::Config, "a".to_owned(), Place::Failed)]);
+
+    scene.index.remove(others[0].rank());
+    let begun = async {
+        while scene.names().is_empty() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), begun).await.expect("it is tried again");
+    assert_eq!(scene.names(), ["a/0"]);
+    let mut picture = scene.roster.standing().picture();
+    while picture.count(Source::Config, Place::Running) == 0 {
+        sleep(Duration::from_millis(20)).await;
+        picture = scene.roster.standing().picture();
+    }
+    assert_eq!(picture.entries[0].why, "");
 }

@@ -32,7 +32,7 @@ mod sub;
 mod trusted;
 pub mod zmtp;
 
-pub(super) use backoff::Backoff;
+pub use backoff::Backoff;
 pub use connection::Heartbeat;
 pub use endpoint::{Endpoint, EndpointError, Host, Mode};
 pub use fault::Fault;

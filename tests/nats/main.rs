@@ -14,3 +14,4 @@ mod secured;
 mod server;
 mod streamed;
 mod tap;
+mod trust;

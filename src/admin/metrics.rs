@@ -12,6 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::discovery::DiscoveryFigures;
 use super::feeds::Feeds;
+use super::relayed::RelayFigures;
 use super::reloads::ReloadFigures;
 use super::report::{Fleet, VERSION};
 use super::requests::RequestMetrics;
@@ -42,6 +43,7 @@ impl Metrics {
         registry.register_collector(Box::new(Feeds(Arc::clone(fleet))));
         registry.register_collector(Box::new(ReloadFigures(Arc::clone(&fleet.reloads))));
         registry.register_collector(Box::new(DiscoveryFigures(Arc::clone(&fleet.discovered))));
+        registry.register_collector(Box::new(RelayFigures(Arc::clone(&fleet.relayed))));
         registry.register_collector(Box::new(Wanted(Arc::clone(&fleet.standing))));
         Self { registry }
     }

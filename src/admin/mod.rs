@@ -22,6 +22,7 @@ mod http;
 mod metrics;
 mod page;
 mod ready;
+mod relayed;
 mod reloads;
 pub mod report;
 mod requests;

@@ -31,6 +31,8 @@ pub struct Fleet {
     pub reloads: Arc<Reloads>,
     /// How discovery fares.
     pub discovered: Arc<Discovered>,
+    /// How the relay fares.
+    pub relayed: Arc<crate::relay::Figures>,
     started: Instant,
     snapshots: OnceLock<SnapshotFolder>,
 }
@@ -164,6 +166,7 @@ impl Fleet {
             standing: Arc::default(),
             reloads: Arc::default(),
             discovered: Arc::default(),
+            relayed: Arc::default(),
             started: Instant::now(),
             snapshots: OnceLock::new(),
         }

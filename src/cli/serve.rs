@@ -129,7 +129,8 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
         reloads: Arc::clone(&fleet.reloads),
     };
     tokio::spawn(reloader.run(file.watch, file.hangup, shutdown.clone()));
-    let relay = config.relay.clone().map(|relay| Relay::spawn(relay, &fleet.index, &fleet.board));
+    let relay =
+        config.relay.clone().map(|relay| Relay::spawn_counted(relay, &fleet.index, &fleet.board, &fleet.relayed));
     let options = serve::Options {
         max_message_bytes: config.grpc.max_message_bytes,
         reflection: config.grpc.reflection,

@@ -50,6 +50,7 @@ pub(super) fn relay(
     let grace = section.or(reader, "owner_grace", &seconds(0, 86_400), Default::Text("1m"));
     let jitter = section.or(reader, "join_jitter", &millis(0, 60_000), Default::Text("500ms"));
     let joins = section.or(reader, "joins", &Number { min: 1, max: 256, unit: "snapshots" }, Default::Text("4"));
+    let keep = section.or(reader, "keep_snapshots", &Flag, Default::Text("true"));
     let ranks = Number { min: 1, max: 1 << 20, unit: "ranks" };
     let max_ranks = section.or(reader, "max_ranks", &ranks, Default::Text("4096"));
     let queue = Number { min: 16, max: 1 << 20, unit: "messages" };
@@ -90,13 +91,15 @@ pub(super) fn relay(
         },
         publish: publish?.value,
         follow,
-        stream,
         announce: announce?.value,
         patience: patience?.value,
         grace: grace?.value,
         jitter: jitter?.value,
         joins: as_usize(joins?.value),
+        // What came after a snapshot must still be there when the next one is put away.
+        keep: keep?.value.then(|| stream.max_age / 2),
         max_ranks: as_usize(max_ranks?.value),
         queue: as_usize(queue?.value),
+        stream,
     }))
 }

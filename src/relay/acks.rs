@@ -3,7 +3,6 @@
 
 use std::future::IntoFuture as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -13,16 +12,21 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
+use super::figures::{Figures, count};
 use super::options::StreamOptions;
 use super::stream;
 
-/// Publications whose fate is not known yet. Beyond, the publisher waits.
+/// Publications whose fate is not known yet. Beyond, the publisher waits, but not for long: a stream that takes nothing
+/// must not keep an owner from saying that it is there.
 const UNKNOWN: usize = 1024;
 
 /// How often a publication is tried in all.
 const TRIES: u32 = 3;
+
+/// How long a publication waits for room among those. After that nobody learns its fate.
+const PACE: Duration = Duration::from_millis(50);
 
 /// The pause between two looks for a stream that is not there.
 const STREAM_RETRY: Duration = Duration::from_millis(500);
@@ -32,7 +36,7 @@ const STREAM_RETRY: Duration = Duration::from_millis(500);
 pub(super) struct Acks {
     context: jetstream::Context,
     unknown: mpsc::Sender<(Publication, PublishAckFuture)>,
-    unkept: Arc<AtomicU64>,
+    figures: Arc<Figures>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -48,25 +52,25 @@ struct Publication {
 
 impl Acks {
     /// Sees to it that there is a stream, now and after it was deleted.
-    pub(super) fn new(client: &async_nats::Client, options: StreamOptions) -> Self {
+    pub(super) fn new(client: &async_nats::Client, options: StreamOptions, figures: Arc<Figures>) -> Self {
         let context = stream::context(client);
         let (unknown, waiting) = mpsc::channel(UNKNOWN);
         let (lost, missing) = mpsc::channel(1);
-        let unkept = Arc::new(AtomicU64::new(0));
-        let collect = collect(context.clone(), waiting, lost, Arc::clone(&unkept));
+        let collect = collect(context.clone(), waiting, lost, Arc::clone(&figures));
         let keep = keep(context.clone(), options, missing);
-        Self { context, unknown, unkept, tasks: [tokio::spawn(collect), tokio::spawn(keep)] }
+        Self { context, unknown, figures, tasks: [tokio::spawn(collect), tokio::spawn(keep)] }
     }
 
     /// Publishes. Waits where too much is on the way; the outcome is somebody else's business.
     pub(super) async fn publish(&self, subject: String, id: String, bytes: Bytes) {
         let publication = Publication { subject, id, bytes, tries: 1 };
-        match send(&self.context, &publication).await {
+        let told = match send(&self.context, &publication).await {
             // The collecting task lives as long as this does.
-            Some(ack) => drop(self.unknown.send((publication, ack)).await),
-            None => {
-                self.unkept.fetch_add(1, Ordering::Relaxed);
-            }
+            Some(ack) => timeout(PACE, self.unknown.send((publication, ack))).await.is_ok(),
+            None => false,
+        };
+        if !told {
+            count(&self.figures.unkept);
         }
     }
 }
@@ -88,7 +92,7 @@ async fn collect(
     context: jetstream::Context,
     mut waiting: mpsc::Receiver<(Publication, PublishAckFuture)>,
     lost: mpsc::Sender<()>,
-    unkept: Arc<AtomicU64>,
+    figures: Arc<Figures>,
 ) {
     let outcome = |(publication, ack): (Publication, PublishAckFuture)| async move {
         (publication, ack.into_future().await.is_ok())
@@ -102,6 +106,7 @@ async fn collect(
             },
             Some((mut publication, kept)) = pending.next() => {
                 if kept {
+                    count(&figures.kept);
                     continue;
                 }
                 // Perhaps there is no stream any more: one such word is enough.
@@ -110,9 +115,7 @@ async fn collect(
                 let again = if publication.tries <= TRIES { send(&context, &publication).await } else { None };
                 match again {
                     Some(ack) => pending.push(outcome((publication, ack))),
-                    None => {
-                        unkept.fetch_add(1, Ordering::Relaxed);
-                    }
+                    None => count(&figures.unkept),
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::{Event, Message, ServerError, Subscriber};
@@ -12,11 +13,13 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::follower::{Follower, Handle, Means, Told};
-use super::message;
-use super::options::{Follow, RelayOptions};
+use super::figures::{Figures, count};
+use super::follower::{First, Follower, Handle, Means, Told};
+use super::kept::{self, Recalled};
+use super::options::RelayOptions;
 use super::owner::Owner;
 use super::subject::{Address, Topic};
+use super::{message, stream};
 use crate::feed::Place;
 use crate::feed::status::{Board, Entry, RELAYED};
 use crate::index::{Copies, Index};
@@ -26,6 +29,10 @@ use crate::worker::Identity;
 
 /// How often followers that have ended are cleared away.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How often it is tried to learn what owners have said before, and the pause between.
+const RECALLS: u32 = 10;
+const RECALL_AGAIN: Duration = Duration::from_secs(1);
 
 /// The pause after a connection that could not even be begun: a file that cannot be read, say.
 const RETRY: Duration = Duration::from_secs(1);
@@ -47,7 +54,10 @@ struct Fleet {
     /// The ranks that we tap ourselves.
     own: HashMap<Address, Arc<Entry>>,
     tasks: JoinSet<()>,
+    figures: Arc<Figures>,
     crowded: bool,
+    /// What was last said of attempts to connect.
+    trouble: Option<String>,
     /// Ends the followers with the fleet.
     stop: CancellationToken,
 }
@@ -60,9 +70,19 @@ impl Relay {
     ///
     /// Must be called within a tokio runtime.
     pub fn spawn(options: RelayOptions, index: &Arc<Index>, board: &Arc<Board>) -> Self {
+        Self::spawn_counted(options, index, board, &Arc::default())
+    }
+
+    /// The same, with a record of how it fares.
+    pub fn spawn_counted(
+        options: RelayOptions,
+        index: &Arc<Index>,
+        board: &Arc<Board>,
+        figures: &Arc<Figures>,
+    ) -> Self {
         let stop = CancellationToken::new();
-        let (index, board) = (Arc::clone(index), Arc::clone(board));
-        let task = tokio::spawn(run(Arc::new(options), index, board, stop.clone()));
+        let (index, board, figures) = (Arc::clone(index), Arc::clone(board), Arc::clone(figures));
+        let task = tokio::spawn(run(Arc::new(options), index, board, figures, stop.clone()));
         Self { stop, task: Some(task) }
     }
 
@@ -83,7 +103,13 @@ impl Drop for Relay {
     }
 }
 
-async fn run(options: Arc<RelayOptions>, index: Arc<Index>, board: Arc<Board>, stop: CancellationToken) {
+async fn run(
+    options: Arc<RelayOptions>,
+    index: Arc<Index>,
+    board: Arc<Board>,
+    figures: Arc<Figures>,
+    stop: CancellationToken,
+) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
     let name = format!("{}-{since:x}-{:08x}", std::process::id(), fastrand::u32(..));
     let connection = loop {
@@ -98,7 +124,8 @@ async fn run(options: Arc<RelayOptions>, index: Arc<Index>, board: Arc<Board>, s
     };
     let client = connection.client.clone();
     let mut owner = options.publish.then(|| {
-        Owner::new(Arc::clone(&options), client.clone(), Arc::clone(&index), Arc::clone(&board), name.clone())
+        let (options, client, name) = (Arc::clone(&options), client.clone(), name.clone());
+        Owner::new(options, client, Arc::clone(&index), Arc::clone(&board), name, Arc::clone(&figures))
     });
     let joins = Arc::new(Semaphore::new(options.joins));
     let mut fleet = Fleet {
@@ -109,7 +136,9 @@ async fn run(options: Arc<RelayOptions>, index: Arc<Index>, board: Arc<Board>, s
         followers: HashMap::new(),
         own: HashMap::new(),
         tasks: JoinSet::new(),
+        figures,
         crowded: false,
+        trouble: None,
         stop: stop.child_token(),
     };
     let owning = async {
@@ -124,6 +153,7 @@ async fn run(options: Arc<RelayOptions>, index: Arc<Index>, board: Arc<Board>, s
         () = owning => {}
     }
     fleet.stop.cancel();
+    fleet.figures.connected.store(false, Relaxed);
     while fleet.tasks.join_next().await.is_some() {}
     if let Some(mut owner) = owner {
         owner.leave().await;
@@ -138,6 +168,9 @@ impl Fleet {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Deltas first: an announcement says how many there were before it.
         let (mut events, mut owners) = (self.subscribe(Topic::Events).await, self.subscribe(Topic::Owners).await);
+        // What was said before that; a message between the two is in both.
+        let (recall, mut recalled) = mpsc::channel(1);
+        self.tasks.spawn(recall_all(self.means.clone(), recall, self.stop.clone()));
         loop {
             tokio::select! {
                 biased;
@@ -147,6 +180,7 @@ impl Fleet {
                 },
                 Some(message) = events.next() => self.delta(message),
                 Some(message) = owners.next() => self.announcement(&message),
+                Some(all) = recalled.recv() => all.iter().for_each(|one| self.recall(one)),
                 _ = look.tick() => self.look(),
             }
         }
@@ -160,16 +194,12 @@ impl Fleet {
         self.own = own.map(|entry| (address_of(&entry), entry)).collect();
         let own = &self.own;
         self.followers.retain(|address, follower| !follower.is_over() && !own.contains_key(address));
+        self.figures.followed.store(self.followers.len() as u64, Relaxed);
     }
 
     async fn subscribe(&self, topic: Topic) -> SelectAll<Subscriber> {
-        let subjects = match &self.means.options.follow {
-            Follow::Nobody => Vec::new(),
-            Follow::Everybody => vec![topic.of_model(None)],
-            Follow::Models(models) => models.iter().map(|model| topic.of_model(Some(model))).collect(),
-        };
         let mut subscribers = Vec::new();
-        for subject in subjects {
+        for subject in self.means.options.follow.subjects(topic) {
             match self.means.client.subscribe(subject).await {
                 Ok(subscriber) => subscribers.push(subscriber),
                 Err(error) => tracing::error!(%error, "A model cannot be followed."),
@@ -178,12 +208,30 @@ impl Fleet {
         select_all(subscribers)
     }
 
-    fn happened(&self, happening: &Event) {
+    fn happened(&mut self, happening: &Event) {
         let told: &[fn() -> Told] = match happening {
-            Event::Connected => &[|| Told::Up],
-            Event::Disconnected | Event::Closed => &[|| Told::Down],
+            Event::Connected => {
+                self.figures.connected.store(true, Relaxed);
+                self.trouble = None;
+                &[|| Told::Up]
+            }
+            Event::Disconnected | Event::Closed => {
+                self.figures.connected.store(false, Relaxed);
+                &[|| Told::Down]
+            }
             // Who has missed something is found out by the next announcement.
-            Event::SlowConsumer(_) | Event::ServerError(ServerError::SlowConsumer(_)) => &[|| Told::Down, || Told::Up],
+            Event::SlowConsumer(_) | Event::ServerError(ServerError::SlowConsumer(_)) => {
+                count(&self.figures.slow);
+                &[|| Told::Down, || Told::Up]
+            }
+            Event::ClientError(error) => {
+                let error = error.to_string();
+                if self.trouble.as_ref() != Some(&error) {
+                    tracing::warn!(error, "The relay cannot connect to a server.");
+                    self.trouble = Some(error);
+                }
+                &[]
+            }
             Event::ServerError(error) => {
                 tracing::warn!(%error, "The NATS server complains about the relay.");
                 &[]
@@ -227,12 +275,29 @@ impl Fleet {
             return follower.tell(Told::Announcement(Box::new(announcement)));
         }
         if !announcement.leaves && !announcement.gone {
-            self.begin(address, announcement);
+            self.begin(address, announcement, First::Heard);
         }
     }
 
-    fn begin(&mut self, address: Address, announcement: v1::Announcement) {
+    /// Begins to follow a rank whose owner may be away.
+    fn recall(&mut self, Recalled { address, bytes, said }: &Recalled) {
+        let known = self.own.contains_key(address) || self.followers.get(address).is_some_and(|one| !one.is_over());
+        // Clocks differ: one that is ahead of ours has just spoken.
+        let age = said.elapsed().unwrap_or_default();
+        if known || age >= self.means.options.grace {
+            return;
+        }
+        if let Ok(announcement) = message::announcement(bytes, address)
+            && announcement.owner != self.name
+            && !announcement.gone
+        {
+            self.begin(address.clone(), announcement, First::Recalled(age));
+        }
+    }
+
+    fn begin(&mut self, address: Address, announcement: v1::Announcement, first: First) {
         if self.followers.len() >= self.means.options.max_ranks {
+            count(&self.figures.refused);
             if !std::mem::replace(&mut self.crowded, true) {
                 tracing::error!(max = self.means.options.max_ranks, "There are more ranks than are followed.");
             }
@@ -256,8 +321,10 @@ impl Fleet {
         self.board.insert(Arc::clone(&entry));
         let mirror = Mirror::new(writer);
         let (follower, handle) =
-            Follower::new(self.means.clone(), address.clone(), &announcement, entry, place, mirror);
-        handle.tell(Told::Announcement(Box::new(announcement)));
+            Follower::new(self.means.clone(), address.clone(), &announcement, first, entry, place, mirror);
+        if first == First::Heard {
+            handle.tell(Told::Announcement(Box::new(announcement)));
+        }
         self.followers.insert(address, handle);
         self.tasks.spawn(async move {
             tokio::select! {
@@ -265,6 +332,29 @@ impl Fleet {
                 () = cancel.cancelled() => {}
             }
         });
+    }
+}
+
+/// Learns what owners have said before we listened, once a server answers.
+async fn recall_all(means: Means, told: mpsc::Sender<Vec<Recalled>>, stop: CancellationToken) {
+    let Means { options, client, .. } = means;
+    if options.keep.is_none() {
+        return;
+    }
+    let context = stream::context(&client);
+    for _ in 0..RECALLS {
+        let recalled = tokio::select! {
+            recalled = kept::announcements(&context, &options.stream, &options.follow) => recalled,
+            () = stop.cancelled() => return,
+        };
+        match recalled {
+            Ok(recalled) => return drop(told.send(recalled).await),
+            Err(error) => tracing::debug!(%error, "Nothing is known of what owners said before."),
+        }
+        tokio::select! {
+            () = sleep(RECALL_AGAIN) => {}
+            () = stop.cancelled() => return,
+        }
     }
 }
 

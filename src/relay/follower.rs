@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::RelayOptions;
+use super::kept;
 use super::message::{self, Batch, Unusable};
 use super::stream;
 use super::subject::{Address, Topic};
@@ -29,6 +30,9 @@ const PIECE: Duration = Duration::from_secs(5);
 
 /// Pieces of a snapshot: half a billion blocks.
 const PIECES: usize = 1 << 16;
+
+/// The pause between two looks for what an owner that is away has put away.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The first and the longest pause between two attempts to get a snapshot.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -90,7 +94,18 @@ pub(super) struct Follower {
     applied: SystemTime,
     next_try: Instant,
     tries: u32,
+    /// What is held began with a snapshot that the owner had put away.
+    from_kept: bool,
     over: bool,
+}
+
+/// How a rank came to be known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum First {
+    /// Its owner was heard.
+    Heard,
+    /// Its owner said so before we listened, so long ago.
+    Recalled(Duration),
 }
 
 // === impl Handle ===
@@ -114,7 +129,8 @@ impl Follower {
     pub(super) fn new(
         means: Means,
         address: Address,
-        first: &v1::Announcement,
+        announcement: &v1::Announcement,
+        first: First,
         entry: Arc<Entry>,
         place: Place,
         mirror: Mirror,
@@ -122,6 +138,10 @@ impl Follower {
         let (sender, told) = mpsc::channel(means.options.queue);
         let overflowed = Arc::new(AtomicBool::new(false));
         let now = Instant::now();
+        let since = match first {
+            First::Heard => now,
+            First::Recalled(age) => now.checked_sub(age).unwrap_or(now),
+        };
         let follower = Self {
             context: stream::context(&means.client),
             address,
@@ -131,10 +151,10 @@ impl Follower {
             told,
             overflowed: Arc::clone(&overflowed),
             up: true,
-            life: first.key.as_ref().map_or(0, |key| key.life),
-            owner: first.owner.clone(),
-            heard: Some(now),
-            left: now,
+            life: announcement.key.as_ref().map_or(0, |key| key.life),
+            owner: announcement.owner.clone(),
+            heard: (!announcement.leaves).then_some(since),
+            left: since,
             said: None,
             rival: None,
             behind: None,
@@ -142,6 +162,7 @@ impl Follower {
             applied: SystemTime::now(),
             next_try: now + means.options.jitter.mul_f64(fastrand::f64()),
             tries: 0,
+            from_kept: false,
             over: false,
             means,
         };
@@ -159,6 +180,10 @@ impl Follower {
                 self.join().await;
                 continue;
             }
+            if self.wants_kept() && self.next_try <= Instant::now() {
+                self.restore().await;
+                continue;
+            }
             let wake = self.wake();
             tokio::select! {
                 told = self.told.recv() => match told {
@@ -172,6 +197,11 @@ impl Follower {
 
     fn wants_snapshot(&self) -> bool {
         self.mirror.at().is_none() && self.up && self.is_owned()
+    }
+
+    /// Whether something that the owner has put away is better than nothing.
+    fn wants_kept(&self) -> bool {
+        self.mirror.at().is_none() && self.up && !self.is_owned() && self.means.options.keep.is_some()
     }
 
     fn is_owned(&self) -> bool {
@@ -189,7 +219,7 @@ impl Follower {
         let patience = self.heard.filter(|_| self.is_owned()).map(|heard| heard + options.patience);
         let grace = (self.up && patience.is_none()).then(|| self.away_since() + options.grace);
         let behind = self.behind.map(|since| since + ON_THE_WAY);
-        let asking = self.wants_snapshot().then_some(self.next_try);
+        let asking = (self.wants_snapshot() || self.wants_kept()).then_some(self.next_try);
         let idle = Instant::now() + Duration::from_secs(1);
         [patience, grace, behind, asking].into_iter().flatten().fold(idle, Instant::min)
     }
@@ -248,13 +278,15 @@ impl Follower {
     fn announced(&mut self, announcement: v1::Announcement) {
         let life = announcement.key.as_ref().map_or(0, |key| key.life);
         let number = announcement.at.map_or(0, |at| at.number);
-        if life < self.life {
-            if announcement.owner != self.owner && !announcement.leaves && !announcement.gone {
+        let ends = announcement.leaves || announcement.gone;
+        // One that is heard no more is no rival: clocks differ, and an owner elsewhere may begin with a lower number.
+        if life < self.life && (ends || self.is_owned()) {
+            if announcement.owner != self.owner && !ends {
                 self.contest(announcement.owner);
             }
             return;
         }
-        if life > self.life {
+        if life != self.life {
             // The owner before is a rival only if it goes on.
             self.life = life;
             self.batch = None;
@@ -347,6 +379,13 @@ impl Follower {
         if self.mirror.at().is_none() {
             return;
         }
+        // All who were cut off together come back together.
+        let joins = Arc::clone(&self.means.joins);
+        let Ok(_turn) = joins.acquire().await else { return };
+        self.read_stream(have).await;
+    }
+
+    async fn read_stream(&mut self, have: Option<Batch>) {
         {
             let mut status = self.entry.status();
             status.gaps += 1;
@@ -355,8 +394,9 @@ impl Follower {
             "deltas are missing, and looked for in the stream".clone_into(&mut status.why);
         }
         let name = &self.means.options.stream.name;
-        let found = stream::read(&self.context, name, &self.address, self.applied).await.unwrap_or_default();
-        let found = found.iter().filter_map(|bytes| Batch::decode(bytes).ok());
+        let (subject, from) = (Topic::Events.of(&self.address), stream::after(self.applied));
+        let found = stream::read(&self.context, name, subject, from).await.unwrap_or_default();
+        let found = found.iter().filter_map(|found| Batch::decode(&found.bytes).ok());
         let batches: BTreeMap<u64, Batch> =
             found.chain(have).filter(|batch| batch.life == self.life).map(|batch| (batch.number, batch)).collect();
         for batch in batches.values() {
@@ -395,6 +435,49 @@ impl Follower {
         *self.entry.status().snapshots.entry(outcome).or_default() += 1;
     }
 
+    /// Begins with what the owner has put away, and goes on with what the stream has after it.
+    async fn restore(&mut self) {
+        let joins = Arc::clone(&self.means.joins);
+        let Ok(_turn) = joins.acquire().await else { return };
+        let outcome = match self.put_back().await {
+            Ok(()) => {
+                self.from_kept = true;
+                self.read_stream(None).await;
+                "restored"
+            }
+            Err(why) => {
+                tracing::debug!(feed = %self.entry.identity, why, "Nothing was put away.");
+                self.mirror.forget();
+                "failed"
+            }
+        };
+        self.next_try = Instant::now() + LOOK_AGAIN.mul_f64(0.5 + fastrand::f64() / 2.0);
+        *self.entry.status().snapshots.entry(outcome).or_default() += 1;
+    }
+
+    async fn put_back(&mut self) -> Result<(), &'static str> {
+        let found = kept::read(&self.context, &self.means.options.stream, &self.address).await;
+        let (pieces, written) = found.ok().flatten().ok_or("there is none")?;
+        self.batch = None;
+        self.applied = written;
+        for piece in pieces {
+            let (life, piece) = message::decode_piece(&piece, &self.address).map_err(|unusable| {
+                self.drop(unusable.reason());
+                unusable.reason()
+            })?;
+            if life != self.life {
+                return Err("it is of another registration");
+            }
+            let ended = matches!(piece, Message::End(..));
+            self.mirror.apply(life, piece).map_err(|_| "a piece that does not fit")?;
+            if ended {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        if self.mirror.at().is_some() { Ok(()) } else { Err("it is not whole") }
+    }
+
     async fn fetch(&mut self) -> Result<(), &'static str> {
         let client = self.means.client.clone();
         let inbox = client.new_inbox();
@@ -425,7 +508,10 @@ impl Follower {
             }
             let ended = matches!(piece, Message::End(..));
             match self.mirror.apply(life, piece) {
-                Ok(_) if ended && self.mirror.at().is_some() => return Ok(()),
+                Ok(_) if ended && self.mirror.at().is_some() => {
+                    self.from_kept = false;
+                    return Ok(());
+                }
                 Ok(_) => {}
                 Err(Fault::Gone) => {
                     self.over = true;
@@ -463,7 +549,12 @@ impl Follower {
         }
         if !self.is_owned() {
             let why = if self.heard.is_none() { "its owner has left" } else { "its owner has fallen silent" };
-            return (State::Incomplete, format!("{why} ({})", self.owner));
+            let held = match (self.mirror.at(), self.from_kept) {
+                (None, _) => "; nothing is known of what it holds",
+                (Some(_), true) => "; what it put away before is shown",
+                (Some(_), false) => "",
+            };
+            return (State::Incomplete, format!("{why} ({}){held}", self.owner));
         }
         let Some(at) = self.mirror.at() else {
             return (State::Replaying, "a snapshot of its owner is fetched".to_owned());

@@ -72,15 +72,7 @@ impl Batch {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Unusable> {
         let v1::RelayBatch { life, mut deltas, number, continues } = decode(bytes)?;
         for delta in &mut deltas {
-            for run in runs(delta) {
-                let mut last = run.parent.map(PrefixHash);
-                let prefix = |content: &u64| {
-                    let next = PrefixHash::after(last, ContentHash(*content));
-                    last = Some(next);
-                    next.0
-                };
-                run.prefix_hashes = run.content_hashes.iter().map(prefix).collect();
-            }
+            runs(delta).for_each(work_out);
         }
         Ok(Self { life, deltas, number, continues })
     }
@@ -91,6 +83,17 @@ fn runs(delta: &mut v1::RankDelta) -> impl Iterator<Item = &mut v1::BlockRun> {
         Some(v1::change::Change::Run(run)) => Some(run),
         _ => None,
     })
+}
+
+/// The prefix hashes of a run: what it says of them is not asked.
+fn work_out(run: &mut v1::BlockRun) {
+    let mut last = run.parent.map(PrefixHash);
+    let prefix = |content: &u64| {
+        let next = PrefixHash::after(last, ContentHash(*content));
+        last = Some(next);
+        next.0
+    };
+    run.prefix_hashes = run.content_hashes.iter().map(prefix).collect();
 }
 
 /// Reads an announcement that came under `address`.
@@ -115,8 +118,11 @@ pub(super) fn announcement(bytes: &[u8], address: &Address) -> Result<v1::Announ
     }
 }
 
-/// One piece of a snapshot.
-pub(super) fn encode_piece(event: v1::event::Event) -> std::io::Result<Bytes> {
+/// One piece of a snapshot, without what its reader can work out.
+pub(super) fn encode_piece(mut event: v1::event::Event) -> std::io::Result<Bytes> {
+    if let v1::event::Event::SnapshotPart(part) = &mut event {
+        part.runs.iter_mut().for_each(|run| run.prefix_hashes = Vec::new());
+    }
     let event = v1::Event { event: Some(event) }.encode_to_vec();
     zstd::bulk::compress(&event, LEVEL).map(Bytes::from)
 }
@@ -131,7 +137,10 @@ pub(super) fn decode_piece(bytes: &[u8], address: &Address) -> Result<(u64, repl
     use v1::event::Event;
     let (key, message) = match event {
         Some(Event::SnapshotBegin(begin)) => (begin.key.clone(), replica::Message::begin(&begin)),
-        Some(Event::SnapshotPart(part)) => (part.key.clone(), replica::Message::part(&part)),
+        Some(Event::SnapshotPart(mut part)) => {
+            part.runs.iter_mut().for_each(work_out);
+            (part.key.take(), replica::Message::part(&part))
+        }
         Some(Event::SnapshotEnd(end)) => (end.key.clone(), replica::Message::end(&end)),
         _ => return Err(Unusable::Malformed),
     };

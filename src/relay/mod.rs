@@ -4,6 +4,7 @@
 //! index tap --Delta--> Owner --RelayBatch--> kvtap.v1.events.M.W.R  --> stream (bounded)
 //!                        |    --Announcement-> kvtap.v1.owners.M.W.R     |  read for gaps
 //!                        |    <--request------ kvtap.v1.snapshot.M.W.R   |
+//!                        |    --now and then-> kvtap.v1.kept.M.W.R.I  --> stream (the last of each subject)
 //!                        +--------snapshot, to who asked--------+        |
 //!                                                               v        v
 //!                        subscriptions --> Fleet --> Follower of each rank --> Mirror --> index
@@ -20,23 +21,28 @@
 //! - An owner says again and again that it is there. One that falls silent marks its ranks `incomplete`, and after the grace
 //!   they are withdrawn; one that leaves says so. A later registration of a rank replaces an earlier one; where
 //!   both go on, each reading says so, and `rival_owner` counts.
-//! - Joiners ask after a random pause, few at a time; owners gather those who ask at about the same time, and send few
+//! - Joiners ask after a random pause, few at a time; owners answer at once, gather those who ask meanwhile, and send few
 //!   snapshots at a time.
+//! - Who joins while an owner is away begins with what it last put away, and with what the stream has after that: it is
+//!   shown as `incomplete`, until an owner speaks for the rank again or the grace is over.
 //! - Ranks that came over NATS are never published again: only who taps an engine speaks for it.
-//! - Consumers of the stream live for one reading; nothing of ours stays on the server but the stream.
+//! - Consumers of the streams live for one reading; nothing of ours stays on the server but two bounded streams.
 //!
 //! Who may publish what is the server's business: `docs/relay.md` gives the permissions. Messages must speak of the rank
 //! that their subject names.
 
 mod acks;
+mod figures;
 mod fleet;
 mod follower;
+mod kept;
 mod message;
 mod options;
 mod owner;
 mod stream;
 mod subject;
 
+pub use figures::{Figures, FiguresReport};
 pub use fleet::Relay;
 pub use options::{Follow, RelayOptions, StreamOptions};
 pub use subject::{Address, PREFIX, Topic, token};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::subject::Topic;
 use crate::feed::nats::ConnectionOptions;
 
 /// How this process takes part in a fleet.
@@ -25,6 +26,9 @@ pub struct RelayOptions {
     pub jitter: Duration,
     /// Snapshots that are fetched at a time.
     pub joins: usize,
+    /// How often each own rank's snapshot is put away for the time after this process; `None`: never. Also whether those
+    /// of others are used.
+    pub keep: Option<Duration>,
     /// Ranks that are followed at most.
     pub max_ranks: usize,
     /// Deltas and announcements that may wait for each of them.
@@ -72,9 +76,28 @@ impl RelayOptions {
             grace: Duration::from_secs(60),
             jitter: Duration::from_millis(500),
             joins: 4,
+            keep: Some(Duration::from_secs(300)),
             max_ranks: 4096,
             queue: 8192,
         }
+    }
+}
+
+impl Follow {
+    /// What is subscribed to.
+    pub(super) fn subjects(&self, topic: Topic) -> Vec<String> {
+        match self {
+            Self::Nobody => Vec::new(),
+            Self::Everybody => vec![topic.of_model(None)],
+            Self::Models(models) => models.iter().map(|model| topic.of_model(Some(model))).collect(),
+        }
+    }
+}
+
+impl StreamOptions {
+    /// The name of the stream that keeps each subject's last message: snapshots and announcements.
+    pub fn kept_name(&self) -> String {
+        format!("{}_KEPT", self.name)
     }
 }
 

@@ -8,18 +8,22 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::{Message, Subject};
+use bytes::Bytes;
 use futures_util::StreamExt;
 use prost::Message as _;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::spawn_blocking;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::RelayOptions;
 use super::acks::Acks;
+use super::figures::{Figures, count};
+use super::kept;
 use super::message::{Batch, encode_piece, proto_state};
 use super::subject::{Address, Topic};
 use crate::feed::status::{Board, Entry, State};
@@ -31,8 +35,8 @@ use crate::worker::RankId;
 /// How often the board is looked at: for ranks that came or went, and states that changed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Who asks for a rank's snapshot within this time of another gets the same one.
-const GATHER: Duration = Duration::from_millis(100);
+/// The first snapshot of a rank is put away within this part of the time between two.
+const KEEP_FIRST: f64 = 0.1;
 
 /// Requests that may wait to be noted.
 const REQUESTS: usize = 1024;
@@ -43,10 +47,13 @@ const ASKING: usize = 256;
 /// The pause before a subscription that ended is made again.
 const SUBSCRIBE_AGAIN: Duration = Duration::from_millis(200);
 
+/// What every inbox begins with.
+const INBOX: &str = "_INBOX.";
+
 /// Snapshots that are sent at a time.
 const SENDING: usize = 2;
 
-/// Deltas and blocks of one batch.
+/// Changes that are published at once; a batch has [`encode::MAX_BLOCKS`] blocks at most.
 const DELTAS: usize = 256;
 
 /// Pieces of a snapshot between two looks at whether the connection keeps up.
@@ -63,7 +70,11 @@ pub(super) struct Owner {
     /// Our name among owners.
     name: String,
     acks: Acks,
-    sending: Arc<Semaphore>,
+    figures: Arc<Figures>,
+    /// Snapshots that are on their way to who asked.
+    sending: JoinSet<()>,
+    /// One that is being put away.
+    keeping: JoinSet<()>,
     /// Where requests for snapshots come in.
     requests: (mpsc::Sender<Request>, mpsc::Receiver<Request>),
 }
@@ -82,7 +93,10 @@ struct Owned {
     said: (State, String),
     due: Instant,
     asked: Vec<Subject>,
-    gathering: Option<Instant>,
+    /// The snapshot that is being sent.
+    sent: Option<AbortHandle>,
+    /// When its snapshot is to be put away.
+    keep: Option<Instant>,
     /// Listens for who asks; ends with the rank.
     _listening: DropGuard,
 }
@@ -96,12 +110,13 @@ impl Owner {
         index: Arc<Index>,
         board: Arc<Board>,
         name: String,
+        figures: Arc<Figures>,
     ) -> Self {
-        let acks = Acks::new(&client, options.stream.clone());
+        let acks = Acks::new(&client, options.stream.clone(), Arc::clone(&figures));
         let listener = index.listen(TapBounds::default());
-        let (ranks, sending) = (HashMap::new(), Arc::new(Semaphore::new(SENDING)));
         let requests = mpsc::channel(REQUESTS);
-        Self { options, client, index, board, listener, ranks, name, acks, sending, requests }
+        let (ranks, sending, keeping) = (HashMap::new(), JoinSet::new(), JoinSet::new());
+        Self { options, client, index, board, listener, ranks, name, acks, figures, sending, keeping, requests }
     }
 
     /// Publishes until it is dropped.
@@ -111,10 +126,16 @@ impl Owner {
         loop {
             tokio::select! {
                 heard = self.listener.next() => match heard {
-                    Ok(heard) => self.publish(heard).await,
+                    Ok(heard) => {
+                        self.publish(heard).await;
+                    }
                     Err(_) => self.start_over(),
                 },
-                Some((address, reply)) = self.requests.1.recv() => self.ask(&address, reply),
+                Some((address, reply)) = self.requests.1.recv() => {
+                    self.ask(&address, reply);
+                    self.answer().await;
+                }
+                Some(_) = self.sending.join_next() => self.answer().await,
                 _ = look.tick() => self.look().await,
             }
             // A busy index must not keep the rest waiting.
@@ -163,11 +184,29 @@ impl Owner {
         for rank in due {
             self.announce(rank, |_| ()).await;
         }
-        let ready = |owned: &Owned| owned.gathering.is_some_and(|until| until <= now);
-        let ready: Vec<RankId> = self.ranks.iter().filter(|(_, owned)| ready(owned)).map(|(rank, _)| *rank).collect();
-        for rank in ready {
-            self.answer(rank);
-        }
+        self.figures.owned.store(self.ranks.len() as u64, Relaxed);
+        self.keep(now);
+    }
+
+    /// Puts away the snapshot of a rank whose turn it is, one at a time.
+    fn keep(&mut self, now: Instant) {
+        while self.keeping.try_join_next().is_some() {}
+        let Some(every) = self.options.keep.filter(|_| self.keeping.is_empty()) else { return };
+        let due = |owned: &Owned| owned.keep.is_some_and(|keep| keep <= now);
+        let Some((rank, owned)) = self.ranks.iter_mut().find(|(_, owned)| due(owned)) else { return };
+        owned.keep = Some(now + every.mul_f64(0.75 + fastrand::f64() / 2.0));
+        let Some(delta) = self.listener.follow(*rank) else { return };
+        let (client, stream, address) = (self.client.clone(), self.options.stream.clone(), owned.address.clone());
+        let (key, figures) = (owned.key.clone(), Arc::clone(&self.figures));
+        self.keeping.spawn(async move {
+            let Some(pieces) = pieces(key, delta).await else { return };
+            match kept::write(&client, &stream, &address, pieces).await {
+                Ok(()) => count(&figures.stored),
+                Err(error) => {
+                    tracing::warn!(%error, "A snapshot was not put away: nobody could begin without its owner.")
+                }
+            }
+        });
     }
 
     fn own(&self, entry: Arc<Entry>) -> Option<Owned> {
@@ -183,6 +222,7 @@ impl Owner {
         let at = v1::Point { number, epoch: 0, sequence: None };
         let said = (State::Connecting, String::new());
         let due = Instant::now();
+        let keep = self.options.keep.map(|every| due + every.mul_f64(KEEP_FIRST * fastrand::f64()));
         let listening = listen(self.client.clone(), address.clone(), self.requests.0.clone());
         let end = CancellationToken::new();
         let _listening = end.clone().drop_guard();
@@ -192,11 +232,13 @@ impl Owner {
                 () = end.cancelled() => {}
             }
         });
-        Some(Owned { address, key, entry, at, batches: 0, said, due, asked: Vec::new(), gathering: None, _listening })
+        let (batches, asked, sent) = (0, Vec::new(), None);
+        Some(Owned { address, key, entry, at, batches, said, due, asked, sent, keep, _listening })
     }
 
     /// The queue was cut: what waited in it is left out.
     fn start_over(&mut self) {
+        count(&self.figures.cuts);
         tracing::warn!("The relay has fallen behind: its followers will take new snapshots.");
         self.listener = self.index.listen(TapBounds::default());
         for (rank, owned) in &mut self.ranks {
@@ -252,6 +294,7 @@ impl Owner {
             owned.batches += 1;
             let last = deltas.last().map(|delta| (delta.at, delta.goes_on));
             let bytes = Batch { life, deltas, number, continues }.encode();
+            self.figures.bytes.fetch_add(bytes.len() as u64, Relaxed);
             self.acks.publish(subject.clone(), format!("{life:x}.{number}"), bytes).await;
             if let Some((at, goes_on)) = last {
                 continues = goes_on;
@@ -292,41 +335,58 @@ impl Owner {
         let _ = self.client.publish(subject, announcement.encode_to_vec().into()).await;
     }
 
-    /// Notes who asks, so that all who ask at about the same time get one snapshot.
+    /// Notes who asks.
     fn ask(&mut self, address: &Address, reply: Subject) {
         let Some(owned) = self.ranks.values_mut().find(|owned| owned.address == *address) else { return };
-        if owned.asked.len() < ASKING {
+        // Nobody makes an owner write to anything but an inbox.
+        if owned.asked.len() < ASKING && reply.starts_with(INBOX) {
             owned.asked.push(reply);
-            owned.gathering.get_or_insert(Instant::now() + GATHER);
         }
     }
 
-    /// Takes the snapshot, and sends it to all who asked, beside everything else.
-    fn answer(&mut self, rank: RankId) {
-        let Some(owned) = self.ranks.get_mut(&rank) else { return };
-        let Ok(turn) = Arc::clone(&self.sending).try_acquire_owned() else { return };
-        owned.gathering = None;
-        let replies = std::mem::take(&mut owned.asked);
-        let Some(delta) = self.listener.follow(rank) else { return };
-        let (client, key) = (self.client.clone(), owned.key.clone());
-        tokio::spawn(async move {
-            let _turn = turn;
-            let pieces = spawn_blocking(move || {
-                encode::Snapshot::new(key, Arc::new(delta)).map(encode_piece).collect::<Result<Vec<_>, _>>()
-            });
-            let Ok(Ok(pieces)) = pieces.await else { return };
-            for (i, piece) in pieces.iter().enumerate() {
-                for reply in &replies {
-                    if client.publish(reply.clone(), piece.clone()).await.is_err() {
-                        return;
-                    }
-                }
-                if i % FLUSH_EVERY == FLUSH_EVERY - 1 && client.flush().await.is_err() {
-                    return;
-                }
-            }
-        });
+    /// Takes snapshots for those who have asked while there is a turn; who asks for one that is being sent waits, and
+    /// shares the next.
+    async fn answer(&mut self) {
+        while self.sending.len() < SENDING {
+            let free = |owned: &Owned| owned.sent.as_ref().is_none_or(AbortHandle::is_finished);
+            let next = self.ranks.iter_mut().find(|(_, owned)| !owned.asked.is_empty() && free(owned));
+            let Some((rank, owned)) = next else { return };
+            let (rank, replies) = (*rank, std::mem::take(&mut owned.asked));
+            let Some(delta) = self.listener.follow(rank) else { continue };
+            let (client, key) = (self.client.clone(), owned.key.clone());
+            let figures = Arc::clone(&self.figures);
+            owned.sent = Some(self.sending.spawn(async move {
+                let Some(pieces) = pieces(key, delta).await else { return };
+                match send(&client, &pieces, &replies).await {
+                    Ok(()) => figures.sent.fetch_add(replies.len() as u64, Relaxed),
+                    // Who asked asks again.
+                    Err(_) => return,
+                };
+            }));
+            // Who has just come need not wait to hear how far it must get.
+            self.announce(rank, |_| ()).await;
+        }
     }
+}
+
+/// The pieces of a snapshot, made beside everything else.
+async fn pieces(key: v1::RankKey, delta: Delta) -> Option<Vec<Bytes>> {
+    let made = spawn_blocking(move || {
+        encode::Snapshot::new(key, Arc::new(delta)).map(encode_piece).collect::<Result<Vec<_>, _>>()
+    });
+    made.await.ok()?.ok()
+}
+
+async fn send(client: &async_nats::Client, pieces: &[Bytes], replies: &[Subject]) -> Result<(), async_nats::Error> {
+    for (i, piece) in pieces.iter().enumerate() {
+        for reply in replies {
+            client.publish(reply.clone(), piece.clone()).await?;
+        }
+        if i % FLUSH_EVERY == FLUSH_EVERY - 1 {
+            client.flush().await?;
+        }
+    }
+    Ok(())
 }
 
 /// Hands on who asks for a rank's snapshot, whatever happens to the subscription.

@@ -14,6 +14,8 @@ pub enum Topic {
     Owners,
     /// What it holds, for whoever asks.
     Snapshot,
+    /// What it held, for the time after its owner. One token more than the others: the piece.
+    Kept,
 }
 
 /// One rank's place in subjects: `<model>.<worker>.<rank>`, encoded.
@@ -29,6 +31,7 @@ impl Topic {
             Self::Events => "events",
             Self::Owners => "owners",
             Self::Snapshot => "snapshot",
+            Self::Kept => "kept",
         }
     }
 

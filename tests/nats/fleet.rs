@@ -9,7 +9,7 @@ use kvtap::feed::nats::ConnectionOptions;
 use kvtap::feed::status::{Board, Entry, State, Status};
 use kvtap::hash::{ContentHash, EngineHash, PrefixHash, Seed};
 use kvtap::index::{self, Block, Chain, Copies, Index, Parent, RankWriter};
-use kvtap::relay::{Relay, RelayOptions};
+use kvtap::relay::{Figures, Relay, RelayOptions};
 use kvtap::worker::{Identity, Stamp};
 use tokio::time::{Instant, sleep};
 
@@ -57,8 +57,13 @@ pub fn options(url: &str) -> RelayOptions {
 
 impl Member {
     pub fn join(options: RelayOptions) -> Self {
+        Self::join_counted(options, &Arc::default())
+    }
+
+    /// One whose figures are looked at.
+    pub fn join_counted(options: RelayOptions, figures: &Arc<Figures>) -> Self {
         let (index, board) = (Index::new(index::Limits::default()), Arc::new(Board::default()));
-        let relay = Relay::spawn(options, &index, &board);
+        let relay = Relay::spawn_counted(options, &index, &board, figures);
         Self { index, board, relay }
     }
 

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod cluster;
 mod command;
 mod dynamo;
 mod faults;
 mod fleet;
 mod hostile;
+mod kept;
 mod raw;
 mod relay;
 mod schedule;
@@ -14,3 +16,4 @@ mod secured;
 mod server;
 mod streamed;
 mod tap;
+mod trust;

@@ -1,10 +1,12 @@
 //! A fleet over a real server: owners publish, followers are equal to them or say that they are not.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream;
 use futures_util::TryStreamExt;
 use kvtap::feed::status::State;
+use kvtap::relay::Figures;
 
 use crate::fleet::{CHAINS, Engine, Member, options};
 use crate::server::Server;
@@ -208,4 +210,54 @@ async fn the_stream_is_bounded_and_each_batch_is_kept_once() {
     assert!(again.await.unwrap().duplicate);
     assert_eq!(stream.get_info().await.unwrap().state.messages, before);
     follower.equal(&engine).await;
+}
+
+#[tokio::test]
+async fn a_follower_that_is_too_slow_for_its_server_is_told_counts_it_and_ends_equal() {
+    let server = Server::start().await;
+    let owner = Member::join(options(&server.url()));
+    let mut engines: Vec<Engine> = (0..32).map(|rank| owner.engine("a", rank)).collect();
+    let mut narrow = options(&server.url());
+    // Room for a snapshot's pieces, and for less than the ranks say at once.
+    narrow.connection.subscription = 8;
+    narrow.publish = false;
+    let figures = Arc::new(Figures::default());
+    let follower = Member::join_counted(narrow, &figures);
+    let deadline = tokio::time::Instant::now() + crate::server::PATIENCE;
+    // As much as it takes: how quickly it is read is nobody's promise.
+    while figures.report().slow == 0 {
+        for engine in &mut engines {
+            engine.deepen(0, engine.depths[0] % 20 + 1);
+        }
+        assert!(tokio::time::Instant::now() < deadline, "it is never too slow");
+        tokio::task::yield_now().await;
+    }
+    for engine in &engines {
+        follower.equal(engine).await;
+    }
+    while figures.report().followed != 32 {
+        assert!(tokio::time::Instant::now() < deadline, "{:?}", figures.report());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(figures.report().connected);
+}
+
+#[tokio::test]
+async fn an_owner_writes_to_inboxes_and_to_nothing_else() {
+    let server = Server::start().await;
+    let (owner, follower) = (Member::join(options(&server.url())), Member::join(options(&server.url())));
+    let mut engine = owner.engine("a", 0);
+    engine.deepen(0, 4);
+    follower.equal(&engine).await;
+    let client = server.client().await;
+    let mut elsewhere = client.subscribe("elsewhere.>").await.unwrap();
+    let mut inbox = client.subscribe("_INBOX.mine").await.unwrap();
+    for reply in ["elsewhere.a", "_INBOX.mine"] {
+        client.publish_with_reply("kvtap.v1.snapshot.m%2F1.a.0", reply, "".into()).await.unwrap();
+    }
+    // Both were asked for in this order; the second has been answered.
+    futures_util::StreamExt::next(&mut inbox).await.unwrap();
+    client.flush().await.unwrap();
+    let nothing = futures_util::FutureExt::now_or_never(futures_util::StreamExt::next(&mut elsewhere));
+    assert!(nothing.is_none(), "{nothing:?}");
 }

@@ -4,9 +4,10 @@
 //! next one on, and a server that ends a connection because a credential ran out gets the new one.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_nats::{Auth, AuthError, Client, ConnectOptions};
+use async_nats::{Auth, AuthError, Client, ClientError, ConnectOptions, Event};
 use tokio::sync::mpsc;
 
 use super::NatsEndpoint;
@@ -83,14 +84,23 @@ impl ConnectionOptions {
         let (told, events) = mpsc::channel(EVENTS);
         let security = self.security.clone();
         let anonymous = security.credentials.is_none() && security.nkey.is_none();
+        // The client says no more than that it failed.
+        let fault: Arc<Mutex<Option<String>>> = Arc::default();
         let options = if anonymous {
             ConnectOptions::new()
         } else {
+            let fault = Arc::clone(&fault);
             ConnectOptions::with_auth_callback(move |nonce| {
-                let security = security.clone();
-                async move { security.authenticate(&nonce).await.map_err(AuthError::new) }
+                let (security, fault) = (security.clone(), Arc::clone(&fault));
+                async move {
+                    let auth = security.authenticate(&nonce).await;
+                    *fault.lock().unwrap_or_else(PoisonError::into_inner) =
+                        auth.as_ref().err().map(ToString::to_string);
+                    auth.map_err(AuthError::new)
+                }
             })
         };
+        let is_tls = self.endpoint.is_tls();
         let (first, longest) = (self.first_retry, self.longest_retry);
         let mut options = options
             .name(name)
@@ -106,6 +116,7 @@ impl ConnectionOptions {
             })
             .event_callback(move |event| {
                 let told = told.clone();
+                let event = explained(event, is_tls, &fault);
                 async move {
                     // Nobody listens any more: then nobody needs to know.
                     let _ = told.send(event).await;
@@ -121,6 +132,25 @@ impl ConnectionOptions {
         let client = options.connect(urls).await?;
         Ok(Connection { client, events })
     }
+}
+
+/// What the client says of a failure, with what it does not know: what we have read, and where it is configured.
+fn explained(event: Event, is_tls: bool, fault: &Mutex<Option<String>>) -> Event {
+    let Event::ClientError(ClientError::Other(what)) = event else { return event };
+    let secret = fault.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let lower = what.to_ascii_lowercase();
+    let what = match secret {
+        Some(secret) => secret,
+        None if lower.contains("authorization") || lower.contains("authentication") => {
+            format!("the server does not let us in ({what}): see nats.credentials or nats.nkey")
+        }
+        // The handshake is input and output as well, and a server that does not take a certificate just hangs up.
+        None if is_tls && ["tls", "io error"].iter().any(|word| lower.contains(word)) => format!(
+            "{what}: no server is reached, nobody in nats.ca has signed its certificate, or it does not take nats.certificate"
+        ),
+        None => what,
+    };
+    Event::ClientError(ClientError::Other(what))
 }
 
 // === impl Security ===

@@ -22,8 +22,20 @@ const SETS: [(&str, &[&str]); 2] = [
 /// Messages that travel over NATS: no socket answers them.
 const RELAYED: &str = "proto/kvtap/v1/relay.proto";
 
-/// Services of other projects, which are answered where the configuration says so.
-const ADAPTED: [&str; 1] = ["proto/indexer/v1/indexer.proto"];
+/// Services of other projects, which are answered where the configuration says so. One set each.
+const ADAPTED: [(&str, &[&str]); 2] = [
+    ("llm_d.bin", &["proto/indexer/v1/indexer.proto"]),
+    (
+        "smg.bin",
+        &[
+            "proto/smg/vllm.proto",
+            "proto/smg/sglang.proto",
+            "proto/smg/trtllm.proto",
+            "proto/smg/tokenspeed.proto",
+            "proto/smg/common.proto",
+        ],
+    ),
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -49,12 +61,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Whatever prints a request must not print a prompt: `kvtap::proto` says what it prints instead.
         .skip_debug([".kvtap.v1.MatchRequest", ".kvtap.v1.TokenList", ".kvtap.v1.HashList"])
         .compile_fds(all.file_descriptor_set())?;
-    let mut compiler = protox::Compiler::new(["proto"])?;
-    compiler.include_source_info(true).include_imports(true).open_files(ADAPTED)?;
-    std::fs::write(out.join("adapted.bin"), compiler.encode_file_descriptor_set())?;
+    let mut adapted = protox::Compiler::new(["proto"])?;
+    adapted.include_source_info(true).include_imports(true);
+    for (descriptors, files) in ADAPTED {
+        let mut one = protox::Compiler::new(["proto"])?;
+        one.include_source_info(true).include_imports(true).open_files(files)?;
+        std::fs::write(out.join(descriptors), one.encode_file_descriptor_set())?;
+        adapted.open_files(files)?;
+    }
     tonic_prost_build::configure()
         .codec_path("crate::proto::Codec")
         .skip_debug([".indexer.v1.GetPodScoresRequest"])
-        .compile_fds(compiler.file_descriptor_set())?;
+        // Packages of several depths that name each other.
+        .include_file("adapted.rs")
+        .compile_fds(adapted.file_descriptor_set())?;
     Ok(())
 }

@@ -237,13 +237,21 @@ async fn only_so_many_watch_at_one_time_and_a_place_is_free_again_when_one_ends(
     let server = Server::start_with(Options { watch, ..Options::default() }, Vec::new()).await;
     let first = self::watch(&server, v1::WatchRequest::default()).await.unwrap();
     let refused = self::watch(&server, v1::WatchRequest::default()).await.unwrap_err();
-    assert_eq!((refused.code(), refused.message().contains("1 watchers")), (Code::ResourceExhausted, true));
+    assert_eq!(
+        (refused.code(), refused.message().starts_with("grpc.watch.watchers: 1 ")),
+        (Code::ResourceExhausted, true)
+    );
     drop(first);
     let requests = &server.requests;
     let fleet = Arc::clone(&server.fleet);
     let is_free = || kvtap::admin::Metrics::new(&fleet, requests).encode().unwrap().contains("kvtap_watchers 0\n");
     serve_support::eventually("the place is free", is_free).await;
     self::watch(&server, v1::WatchRequest::default()).await.unwrap();
+    let counted = kvtap::admin::Metrics::new(&fleet, requests).encode().unwrap();
+    for (code, calls) in [("ok", 2), ("resource_exhausted", 1)] {
+        let line = format!("kvtap_grpc_requests_total{{rpc=\"Watch\",code=\"{code}\"}} {calls}\n");
+        assert!(counted.contains(&line), "{counted}");
+    }
     let many = vec![String::new(); 4_097];
     let refused = self::watch(&server, v1::WatchRequest { workers: many, ..Default::default() }).await.unwrap_err();
     assert_eq!((refused.code(), refused.message().starts_with("workers")), (Code::InvalidArgument, true));

@@ -24,8 +24,14 @@ pub enum Rpc {
     MatchBatch,
     /// One `ListWorkers`.
     ListWorkers,
+    /// One `Watch`, as it begins.
+    Watch,
+    /// One `Explain`.
+    Explain,
     /// One `GetPodScores` of llm-d's indexer.
     GetPodScores,
+    /// One `SubscribeKvEvents` of SMG's gateway, as it begins.
+    SubscribeKvEvents,
 }
 
 /// Counters and latencies of the gRPC services.
@@ -78,7 +84,7 @@ const BUCKETS: [f64; 15] =
     [5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 1.0];
 
 /// Every outcome that a call can have, by its gRPC word.
-const CODES: [&str; 7] = [
+const CODES: [&str; 8] = [
     "ok",
     "invalid_argument",
     "not_found",
@@ -86,6 +92,7 @@ const CODES: [&str; 7] = [
     "deadline_exceeded",
     "unauthenticated",
     "unavailable",
+    "out_of_range",
 ];
 
 /// Every reason for which a call is refused before anybody looks at what it asks.
@@ -109,8 +116,16 @@ pub const RELOADED: [&str; 2] = ["tls", "token"];
 
 impl Rpc {
     /// Every call that is counted.
-    pub const ALL: [Self; 5] =
-        [Self::Match, Self::MatchStream, Self::MatchBatch, Self::ListWorkers, Self::GetPodScores];
+    pub const ALL: [Self; 8] = [
+        Self::Match,
+        Self::MatchStream,
+        Self::MatchBatch,
+        Self::ListWorkers,
+        Self::Watch,
+        Self::Explain,
+        Self::GetPodScores,
+        Self::SubscribeKvEvents,
+    ];
 
     /// The call's name in metrics.
     pub const fn name(self) -> &'static str {
@@ -119,15 +134,33 @@ impl Rpc {
             Self::MatchStream => "MatchStream",
             Self::MatchBatch => "MatchBatch",
             Self::ListWorkers => "ListWorkers",
+            Self::Watch => "Watch",
+            Self::Explain => "Explain",
             Self::GetPodScores => "GetPodScores",
+            Self::SubscribeKvEvents => "SubscribeKvEvents",
         }
     }
 
     /// The call that a request's path names.
     pub fn of_path(path: &str) -> Option<Self> {
-        let name = path.strip_prefix("/kvtap.v1.QueryService/");
-        let name = name.or_else(|| path.strip_prefix("/indexer.v1.IndexerService/"))?;
-        Self::ALL.into_iter().find(|rpc| rpc.name() == name)
+        let (service, name) = path.strip_prefix('/')?.split_once('/')?;
+        Self::ALL.into_iter().find(|rpc| rpc.name() == name && rpc.services().contains(&service))
+    }
+
+    /// The services that have the call.
+    const fn services(self) -> &'static [&'static str] {
+        match self {
+            Self::Match | Self::MatchStream | Self::MatchBatch | Self::ListWorkers => &["kvtap.v1.QueryService"],
+            Self::Watch => &["kvtap.v1.WatchService"],
+            Self::Explain => &["kvtap.v1.ExplainService"],
+            Self::GetPodScores => &["indexer.v1.IndexerService"],
+            Self::SubscribeKvEvents => &[
+                "vllm.grpc.engine.VllmEngine",
+                "sglang.grpc.scheduler.SglangScheduler",
+                "trtllm.TrtllmService",
+                "tokenspeed.grpc.scheduler.TokenSpeedScheduler",
+            ],
+        }
     }
 }
 

@@ -140,7 +140,7 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
         tls: config.grpc.tls.clone(),
         token_file: config.grpc.token_file.clone(),
         adapters: config.grpc.adapters.clone(),
-        watch: serve::WatchLimits::default(),
+        watch: config.grpc.watch,
     };
     let told = tokio::spawn(shutdown.clone().cancelled_owned().map(|()| Instant::now()));
     let served = serve::run(listeners, fleet, requests, readiness, options, shutdown.clone()).await;

@@ -14,7 +14,7 @@ impl Config {
         let Self { defaults: _, discovery, feeds: _, .. } = self;
         let Grpc { listen, max_message_bytes, reflection, drain_grace, limits, keep_alive, .. } = grpc;
         // What the files hold can change while it runs; which files they are cannot.
-        let Grpc { tls, token_file, adapters, .. } = grpc;
+        let Grpc { tls, token_file, adapters, watch, .. } = grpc;
         let Admin { listen: admin_listen, bounds } = admin;
         let Log { level: _, format } = log;
         let Snapshot { directory, interval } = snapshot;
@@ -28,6 +28,7 @@ impl Config {
             ("grpc.tls", *tls != new.grpc.tls),
             ("grpc.token_file", *token_file != new.grpc.token_file),
             ("grpc.adapters", *adapters != new.grpc.adapters),
+            ("grpc.watch", *watch != new.grpc.watch),
             ("admin.listen", *admin_listen != new.admin.listen),
             ("admin.limits", *bounds != new.admin.bounds),
             ("admin_rpc.listen", *admin_rpc != new.admin_rpc),

@@ -10,7 +10,7 @@ use super::rule::{Address, Bytes, Flag, Number, TcpAddress, Text, Time, Words};
 use crate::feed::zmq::{Heartbeat, QueueLimits, Transport};
 use crate::index::Limits;
 use crate::net::Bounds;
-use crate::serve::{self, Adapter, KeepAlive, ListenAddr, TlsFiles};
+use crate::serve::{self, Adapter, KeepAlive, ListenAddr, TlsFiles, WatchLimits};
 
 /// The query service.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +33,8 @@ pub struct Grpc {
     pub token_file: Option<PathBuf>,
     /// Services of other projects that are answered too.
     pub adapters: Vec<Adapter>,
+    /// What watching the normalized feed may cost.
+    pub watch: WatchLimits,
 }
 
 /// The plaintext server of `/live`, `/ready`, `/metrics` and `/status`.
@@ -105,7 +107,7 @@ pub struct Tuning {
     pub poll_interval: Duration,
 }
 
-const ADAPTERS: Words<Adapter> = Words(&[("llm-d", Adapter::LlmD)]);
+const ADAPTERS: Words<Adapter> = Words(&[("llm-d", Adapter::LlmD), ("smg", Adapter::Smg)]);
 
 const FILE: Text = Text { min: 1, max: 4096 };
 
@@ -143,6 +145,7 @@ pub(super) fn servers(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option
     let tls = tls(reader, &mut grpc);
     let token_file = grpc.optional(reader, "token_file", &FILE);
     let adapters = grpc.list(reader, "adapters", &ADAPTERS, "");
+    let watch = watch(reader, &mut grpc);
     let grpc_path = grpc.path_of("listen");
     grpc.finish(reader);
 
@@ -172,6 +175,7 @@ pub(super) fn servers(reader: &mut Reader<'_>, root: &mut Section<'_>) -> Option
         tls: tls?,
         token_file: token_file.map(|file| file.value.into()),
         adapters: adapters.into_iter().map(|adapter| adapter.value).collect(),
+        watch: watch?,
     };
     Some((grpc, Admin { listen: admin_listen.value, bounds: bounds? }))
 }
@@ -212,6 +216,16 @@ fn keep_alive(reader: &mut Reader<'_>, grpc: &mut Section<'_>) -> Option<KeepAli
     let timeout = section.or(reader, "timeout", &millis(100, 600_000), Default::Text("10s"));
     section.finish(reader);
     Some(KeepAlive { interval: interval?.value, timeout: timeout?.value })
+}
+
+fn watch(reader: &mut Reader<'_>, grpc: &mut Section<'_>) -> Option<WatchLimits> {
+    let mut section = grpc.section(reader, "watch");
+    let number = Number { min: 0, max: 1 << 16, unit: "watchers" };
+    let watchers = section.or(reader, "watchers", &number, Default::Text("64"));
+    let bytes = Bytes { min: 64 << 10, max: 1 << 36 };
+    let history_bytes = section.or(reader, "history_bytes", &bytes, Default::Text("32MiB"));
+    section.finish(reader);
+    Some(WatchLimits { watchers: as_usize(watchers?.value), history_bytes: history_bytes?.value })
 }
 
 /// `None` where it is faulty, `Some(None)` where there is none.

@@ -105,6 +105,8 @@ fn lists<U: 'static>() -> Option<&'static scan::Lists> {
         (TypeId::of::<v1::MatchStreamRequest>(), &scan::STREAM),
         (TypeId::of::<v1::MatchBatchRequest>(), &scan::BATCH),
         (TypeId::of::<v1::ListWorkersRequest>(), &scan::LIST_WORKERS),
+        (TypeId::of::<v1::ExplainRequest>(), &scan::EXPLAIN),
+        (TypeId::of::<v1::WatchRequest>(), &scan::WATCH),
         (TypeId::of::<indexer::GetPodScoresRequest>(), &scan::POD_SCORES),
     ];
     of.into_iter().find(|(of, _)| *of == kind).map(|(_, lists)| lists)

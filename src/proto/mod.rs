@@ -15,14 +15,30 @@ pub mod v1 {
     tonic::include_proto!("kvtap.v1");
 }
 
-/// Package `indexer.v1`: llm-d's question.
-pub mod indexer {
-    #![allow(missing_docs, clippy::all, clippy::pedantic)]
-    tonic::include_proto!("indexer.v1");
+/// The services of other projects that may be answered.
+mod adapted {
+    #![allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+    include!(concat!(env!("OUT_DIR"), "/adapted.rs"));
 }
 
-/// The encoded `FileDescriptorSet` of the services of other projects that may be answered.
-pub const ADAPTED: &[u8] = tonic::include_file_descriptor_set!("adapted");
+/// Package `indexer.v1`: llm-d's question.
+pub use adapted::indexer::v1 as indexer;
+/// Package `sglang.grpc.scheduler`, as far as SMG's gateway follows its events.
+pub use adapted::sglang::grpc::scheduler as sglang;
+/// Package `smg.grpc.common`: the events that SMG's gateway follows.
+pub use adapted::smg::grpc::common as smg;
+/// Package `tokenspeed.grpc.scheduler`, as far as SMG's gateway follows its events.
+pub use adapted::tokenspeed::grpc::scheduler as tokenspeed;
+/// Package `trtllm`, as far as SMG's gateway follows its events.
+pub use adapted::trtllm;
+/// Package `vllm.grpc.engine`, as far as SMG's gateway follows its events.
+pub use adapted::vllm::grpc::engine as vllm;
+
+/// The encoded `FileDescriptorSet` of llm-d's service.
+pub const LLM_D_DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("llm_d");
+
+/// The encoded `FileDescriptorSet` of the services that SMG's gateway asks.
+pub const SMG_DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("smg");
 
 /// The encoded `FileDescriptorSet` of the query service and its messages, comments included.
 pub const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("kvtap");

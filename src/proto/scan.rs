@@ -57,6 +57,12 @@ pub(super) const STREAM: Lists = Lists { lists: &[], inside: &[(2, &MATCH)] };
 pub(super) const BATCH: Lists =
     Lists { lists: &[List { field: 1, name: "requests", most: MAX_BATCH }], inside: &[(1, &MATCH)] };
 
+/// `ExplainRequest`.
+pub(super) const EXPLAIN: Lists = Lists { lists: &[], inside: &[(1, &MATCH)] };
+
+/// `WatchRequest`.
+pub(super) const WATCH: Lists = Lists { lists: &[List { field: 2, name: "workers", most: MAX_NAMES }], inside: &[] };
+
 /// `ListWorkersRequest`.
 pub(super) const LIST_WORKERS: Lists =
     Lists { lists: &[List { field: 2, name: "workers", most: MAX_NAMES }], inside: &[] };

@@ -16,6 +16,7 @@ use super::query::deadline;
 use super::request::{Prompt, Query};
 use super::response::{feed_state, rank_match};
 use super::watch::{Found, Hub};
+use crate::admin::Rpc;
 use crate::admin::report::millis;
 use crate::block::Grid;
 use crate::feed::status::{Entry, State};
@@ -39,9 +40,13 @@ struct Blocks {
 #[tonic::async_trait]
 impl ExplainService for Explains {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        let begun = Instant::now();
         let deadline = deadline(&request);
-        let request = request.into_inner().request.ok_or(QueryError::NoRequest)?;
-        Ok(Response::new(self.explained(&request, deadline)?))
+        let request = request.into_inner().request.ok_or(QueryError::NoRequest);
+        let explained = request.and_then(|request| self.explained(&request, deadline));
+        let code = explained.as_ref().map_or_else(QueryError::code_name, |_| "ok");
+        self.0.metrics.record(Rpc::Explain, code, begun.elapsed());
+        Ok(Response::new(explained?))
     }
 }
 

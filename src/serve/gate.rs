@@ -51,6 +51,10 @@ pub(super) struct Passage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline(pub(super) Instant);
 
+/// Which host a subscriber of events has dialled, as it says: in the extensions of its request.
+#[derive(Clone, Debug)]
+pub(super) struct Authority(pub(super) String);
+
 /// What a call holds until its answer has been taken. It is only ever dropped.
 struct Held {
     _busy: Busy,
@@ -68,6 +72,8 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 
 /// Health is asked by probes that carry no token and must not fail because of load.
 const HEALTH: &str = "/grpc.health.v1.Health/";
+/// Where a caller may mean the worker by the host that it has dialled.
+const BY_HOST: &str = "/SubscribeKvEvents";
 /// Calls whose body may hold any number of messages.
 const STREAMS: [&str; 2] =
     ["/kvtap.v1.QueryService/MatchStream", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"];
@@ -110,11 +116,16 @@ impl hyper::service::Service<Request<Incoming>> for Passage {
             }
         };
         let deadline = deadline(request.headers());
+        let host = request.uri().authority().filter(|_| path.ends_with(BY_HOST));
+        let host = host.map(|authority| Authority(authority.as_str().to_owned()));
         let spent = gate.limiter.memory.account();
         let share = Arc::clone(&spent);
         let mut request = request.map(|body| Paced::new(body, stream, gate.max_message_bytes, &gate.limiter, share));
         if let Some(deadline) = deadline {
             request.extensions_mut().insert(Deadline(deadline));
+        }
+        if let Some(host) = host {
+            request.extensions_mut().insert(host);
         }
         let (head, body) = request.into_parts();
         let head = Request::from_parts(head, ());
@@ -167,6 +178,7 @@ pub(super) const fn code_name(code: Code) -> &'static str {
         Code::DeadlineExceeded => "deadline_exceeded",
         Code::Unauthenticated => "unauthenticated",
         Code::Unavailable => "unavailable",
+        Code::OutOfRange => "out_of_range",
         _ => "other",
     }
 }

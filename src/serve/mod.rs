@@ -13,6 +13,7 @@
 //! * [`listen`]: tcp (both address families on one socket) and unix sockets, bound by the caller.
 //! * [`admin_rpc`]: feeds changed by call, on sockets of its own.
 //! * `watch`: the normalized feed, to whoever keeps an index of their own.
+//! * `kv_events`: the same, in the words of SMG's gateway, where that is switched on.
 //! * `explain`: the first block that a worker lacks of a prompt, and why.
 //! * [`run`]: one server on any number of listeners, with health and reflection, and a drain that ends in time.
 //!
@@ -34,6 +35,7 @@ mod error;
 mod explain;
 mod files;
 mod gate;
+mod kv_events;
 mod limits;
 pub mod listen;
 mod matching;

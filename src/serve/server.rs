@@ -17,6 +17,7 @@ use super::connection::{KeepAlive, Serving};
 use super::explain::Explains;
 use super::files::FileError;
 use super::gate::Gate;
+use super::kv_events;
 use super::limits::{Limiter, Limits};
 use super::listen::Listener;
 use super::pod_scores::PodScores;
@@ -31,7 +32,7 @@ use crate::proto::indexer::indexer_service_server::IndexerServiceServer;
 use crate::proto::v1::explain_service_server::{ExplainServiceServer, SERVICE_NAME as EXPLAIN_SERVICE};
 use crate::proto::v1::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use crate::proto::v1::watch_service_server::{SERVICE_NAME as WATCH_SERVICE, WatchServiceServer};
-use crate::proto::{ADAPTED, DESCRIPTORS};
+use crate::proto::{DESCRIPTORS, LLM_D_DESCRIPTORS, SMG_DESCRIPTORS};
 use crate::telemetry;
 
 /// How the server behaves.
@@ -64,8 +65,6 @@ pub struct WatchLimits {
     pub watchers: usize,
     /// Bytes of history that are kept, so that watches can be resumed. A watcher that has half of it before it is cut.
     pub history_bytes: u64,
-    /// Tells this server's numbers from those of another: any number.
-    pub instance: u64,
 }
 
 /// A service of another project.
@@ -73,6 +72,8 @@ pub struct WatchLimits {
 pub enum Adapter {
     /// llm-d's `indexer.v1.IndexerService`.
     LlmD,
+    /// The `SubscribeKvEvents` of the engines that SMG's gateway follows.
+    Smg,
 }
 
 /// Why the server does not start, or stopped before it was told to.
@@ -248,14 +249,20 @@ fn routes(queries: Queries, hub: Arc<Hub>, health: &HealthReporter, options: &Op
         .add_service(
             ExplainServiceServer::new(Explains(Arc::clone(&hub))).max_decoding_message_size(options.max_message_bytes),
         )
-        .add_service(WatchServiceServer::new(Watches(hub)))
+        .add_service(WatchServiceServer::new(Watches(Arc::clone(&hub))))
         .add_service(HealthServer::new(HealthService::from_health_reporter(health.clone())));
+    if options.adapters.contains(&Adapter::Smg) {
+        kv_events::add(&mut routes, hub);
+    }
     if options.reflection {
         let mut reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-        if !options.adapters.is_empty() {
-            reflection = reflection.register_encoded_file_descriptor_set(ADAPTED);
+        for adapter in &options.adapters {
+            reflection = reflection.register_encoded_file_descriptor_set(match adapter {
+                Adapter::LlmD => LLM_D_DESCRIPTORS,
+                Adapter::Smg => SMG_DESCRIPTORS,
+            });
         }
         routes.add_service(reflection.build_v1()?);
     }
@@ -298,8 +305,8 @@ impl Default for Options {
 // === impl WatchLimits ===
 
 impl Default for WatchLimits {
-    /// 64 watchers, 32 MiB, a number of this call's own.
+    /// 64 watchers, 32 MiB.
     fn default() -> Self {
-        Self { watchers: 64, history_bytes: 32 << 20, instance: fastrand::u64(1..) }
+        Self { watchers: 64, history_bytes: 32 << 20 }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 use super::history::{Happening, History, Named};
 use super::removals::{Remembered, Removals};
@@ -22,9 +23,11 @@ use crate::worker::RankId;
 #[derive(Debug)]
 pub(in crate::serve) struct Hub {
     pub(in crate::serve) fleet: Arc<Fleet>,
-    pub(super) metrics: RequestMetrics,
+    pub(in crate::serve) metrics: RequestMetrics,
     pub(super) stop: CancellationToken,
-    pub(super) limits: WatchLimits,
+    pub(in crate::serve) limits: WatchLimits,
+    /// Tells this server's lives of ranks from those of another.
+    instance: u64,
     /// In removals, which are remembered to explain what is missing; in everything once somebody watches.
     interest: Arc<Interest>,
     told: Mutex<Told>,
@@ -44,7 +47,7 @@ pub(super) struct Told {
 
 /// One of the watchers that may be there at one time.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<Hub>);
+pub(in crate::serve) struct Seat(Arc<Hub>);
 
 /// How often the board is looked at: for names of new ranks, and for states while somebody watches.
 const LOOK: Duration = Duration::from_millis(100);
@@ -67,6 +70,7 @@ impl Hub {
             stop,
             limits,
             interest: Interest::in_removals(),
+            instance: fastrand::u64(1..),
             told: Mutex::new(told),
             news: watch::Sender::new(0),
             watchers: AtomicUsize::new(0),
@@ -90,14 +94,19 @@ impl Hub {
     }
 
     /// A place for one more watcher, if there is one. History is kept from the first on.
-    pub(super) fn sit(self: &Arc<Self>) -> Option<Seat> {
-        let free = |watchers: usize| (watchers < self.limits.watchers).then_some(watchers + 1);
-        self.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).ok()?;
+    pub(in crate::serve) fn seat(self: &Arc<Self>) -> Result<Seat, Status> {
+        let most = self.limits.watchers;
+        let free = |watchers: usize| (watchers < most).then_some(watchers + 1);
+        if self.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_err() {
+            return Err(Status::resource_exhausted(format!(
+                "grpc.watch.watchers: {most} watch already, and no more are taken"
+            )));
+        }
         self.metrics.watcher_came();
         // A watcher takes its snapshots after this, so every later transaction that it needs is told whole.
         self.interest.widen();
         self.told().history.keep(self.limits.history_bytes);
-        Some(Seat(Arc::clone(self)))
+        Ok(Seat(Arc::clone(self)))
     }
 
     async fn listen(self: Arc<Self>) {
@@ -177,7 +186,7 @@ impl Hub {
             let Some(entry) = self.fleet.board.get(*rank) else { return true };
             let mut told = self.told();
             let identity = entry.identity.clone();
-            let key = encode::key(&identity, *rank, self.limits.instance);
+            let key = encode::key(&identity, *rank, self.instance);
             let named = Arc::new(Named { rank: *rank, identity, key });
             told.ranks.insert(*rank, Arc::clone(&named));
             told.history.push(Happening::Added(named));

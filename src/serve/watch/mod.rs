@@ -28,3 +28,4 @@ mod watcher;
 pub(super) use hub::Hub;
 pub(super) use removals::Found;
 pub(super) use service::Watches;
+pub(super) use watcher::{Filter, Watcher};

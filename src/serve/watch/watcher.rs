@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::history::{Happening, Lost, Named};
 use super::hub::{Hub, Seat};
-use crate::feed::status::State;
+use crate::feed::status::{Entry, State};
 use crate::proto::v1;
 use crate::proto::v1::event::Event;
 use crate::proto::v1::watch_response::What;
@@ -21,9 +21,9 @@ use crate::worker::{Identity, RankId};
 
 /// What is watched.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Filter {
-    pub(super) model: String,
-    pub(super) workers: Vec<String>,
+pub(in crate::serve) struct Filter {
+    pub(in crate::serve) model: String,
+    pub(in crate::serve) workers: Vec<String>,
 }
 
 /// Where a watch can be resumed.
@@ -36,7 +36,7 @@ struct Cursor {
 
 /// A watch under way.
 #[derive(Debug)]
-pub(super) struct Watcher {
+pub(in crate::serve) struct Watcher {
     hub: Arc<Hub>,
     filter: Filter,
     cursor: Cursor,
@@ -61,7 +61,7 @@ const NO_CURSOR: &str = "this is no cursor";
 
 impl Watcher {
     /// Begins a watch, or resumes one.
-    pub(super) fn new(hub: Arc<Hub>, seat: Seat, filter: Filter, resume_after: &[u8]) -> Self {
+    pub(in crate::serve) fn new(hub: Arc<Hub>, seat: Seat, filter: Filter, resume_after: &[u8]) -> Self {
         let news = hub.news();
         let told = hub.told();
         let now = Cursor { instance: told.history.instance(), position: told.history.end(), filter: filter.hash() };
@@ -101,7 +101,7 @@ impl Watcher {
     }
 
     /// The next message; waits for it. After an error there is none.
-    pub(super) async fn next(&mut self) -> Result<v1::WatchResponse, Status> {
+    pub(in crate::serve) async fn next(&mut self) -> Result<v1::WatchResponse, Status> {
         loop {
             if let Some(response) = self.outbox.pop_front() {
                 return Ok(response);
@@ -137,6 +137,13 @@ impl Watcher {
                 },
             }
         }
+    }
+
+    /// The ranks that are watched, as far as they are on the board.
+    pub(in crate::serve) fn entries(&self) -> Vec<Arc<Entry>> {
+        let mut entries = self.hub.fleet.board.all();
+        entries.retain(|entry| self.filter.takes(&entry.identity));
+        entries
     }
 
     fn read(&self) -> Result<Option<Happening>, Status> {

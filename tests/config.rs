@@ -554,11 +554,17 @@ fn what_a_url_cannot_do_is_refused() {
 fn admin_calls_are_taken_on_sockets_of_this_host_only_and_on_their_own() {
     let text =
         "admin_rpc: { listen: [\"127.0.0.1:9402\", \"[::1]:0\", \"[::1]:0\", \"unix:///run/kvtap/admin.sock\"] }\n";
-    assert_eq!(good(text, &[]).admin_rpc.len(), 4);
-    assert!(good("", &[]).admin_rpc.is_empty());
+    assert_eq!(good(text, &[]).admin_rpc.listen.len(), 4);
+    assert!(good("", &[]).admin_rpc.listen.is_empty());
+    // Where callers are told apart they may come from anywhere.
+    let tls = "tls: { cert: /c, key: /k, client_ca: /a }";
+    for guard in ["token_file: /t", tls] {
+        let text = format!("admin_rpc: {{ listen: [\"[::]:9402\"], {guard} }}\n");
+        assert_eq!(good(&text, &[]).admin_rpc.listen.len(), 1);
+    }
     let text = "admin_rpc:\n  listen:\n    - \"127.0.0.1:9400\"\n    - \"[::]:9402\"\n    - \"127.0.0.1:9401\"\n    - \"[::1]:1\"\n    - \"[::1]:1\"\n";
     let not_local = "is not local: nothing tells the callers of Admin apart, so they must come from this host \
-                     (127.0.0.1, [::1] or unix:///path)";
+                     (127.0.0.1, [::1] or unix:///path); other hosts need tls.client_ca or token_file";
     assert_faults(
         text,
         &[],
@@ -593,6 +599,8 @@ fn what_a_running_process_cannot_follow_is_named_by_its_keys() {
         ("grpc: { drain_grace: 1s, max_message_bytes: 1MiB }\n", &["grpc.max_message_bytes", "grpc.drain_grace"]),
         ("admin: { listen: \"127.0.0.1:1\" }\n", &["admin.listen"]),
         ("admin_rpc: { listen: [\"127.0.0.1:9402\"] }\n", &["admin_rpc.listen"]),
+        ("admin_rpc: { token_file: /t }\n", &["admin_rpc.token_file"]),
+        ("grpc: { watch: { watchers: 1 } }\n", &["grpc.watch"]),
         ("snapshot: { directory: /s }\n", &["snapshot.directory"]),
         ("discovery: { selector: a=b }\n", &["discovery.selector"]),
     ] {

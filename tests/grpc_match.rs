@@ -410,3 +410,84 @@ async fn list_workers_tells_why_a_score_is_zero() {
     assert_eq!((report.replays["short"], report.dropped["bad_hash"]), (2, 4));
     server.stop().await;
 }
+
+/// Sends one message and gives what comes back as it is.
+#[derive(Clone, Copy)]
+struct Raw;
+
+impl tonic::codec::Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl tonic::codec::Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = tonic::Status;
+
+    fn encode(&mut self, item: Vec<u8>, buf: &mut tonic::codec::EncodeBuf<'_>) -> Result<(), tonic::Status> {
+        bytes::BufMut::put_slice(buf, &item);
+        Ok(())
+    }
+}
+
+impl tonic::codec::Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = tonic::Status;
+
+    fn decode(&mut self, buf: &mut tonic::codec::DecodeBuf<'_>) -> Result<Option<Vec<u8>>, tonic::Status> {
+        Ok(Some(bytes::Buf::copy_to_bytes(buf, bytes::Buf::remaining(buf)).into()))
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_byte_for_byte_what_its_message_encodes_to() {
+    use prost::Message;
+    let server = Server::start().await;
+    let chain = serve_support::contents(grid(4), &prompt(1_200), Seed::PLAIN);
+    let long = "w".repeat(200);
+    let mut a = server.named_worker("m", &long, 0, "10.0.0.1:80", &["alias", "another"]);
+    for (tier, held) in [(Tier::Device, 2), (Tier::Host, 300), (Tier::Disk, 5), (Tier::External, 1)] {
+        a.store_on(tier, grid(4), &chain[..held], Seed::PLAIN);
+    }
+    server.worker("m", "b", 7).store(grid(16), &prompt(64), Seed::PLAIN);
+    let idle = server.worker("m", "c", 0);
+    {
+        let mut status = idle.entry.status();
+        (status.state, status.why, status.last_heard) = (State::Incomplete, String::new(), None);
+    }
+    let named = v1::MatchRequest { workers: vec![long, "nobody".repeat(40)], ..by_tokens("m", &prompt(1_200)) };
+    let requests = [by_tokens("m", &prompt(1_200)), by_tokens("m", &[]), named, by_tokens("n", &[])];
+    let mut client = tonic::client::Grpc::new(server.channel().await);
+    for (id, request) in requests.into_iter().enumerate() {
+        client.ready().await.unwrap();
+        let path = "/kvtap.v1.QueryService/Match".parse().unwrap();
+        let asked = tonic::Request::new(request.encode_to_vec());
+        if let Ok(answer) = client.unary(asked, path, Raw).await {
+            let answer = answer.into_inner();
+            let message = v1::MatchResponse::decode(&*answer).unwrap();
+            assert_eq!(message.encode_to_vec(), answer, "{message:?}");
+            assert!(message.matches.len() >= 2);
+        } else {
+            assert_eq!(id, 3, "only the last one's model is unknown");
+        }
+        client.ready().await.unwrap();
+        let path = "/kvtap.v1.QueryService/MatchStream".parse().unwrap();
+        let asked = v1::MatchStreamRequest { id: id as u64, request: Some(request) }.encode_to_vec();
+        let asked = tonic::Request::new(tokio_stream::iter([asked]));
+        let mut answers = client.streaming(asked, path, Raw).await.unwrap().into_inner();
+        let answer = answers.message().await.unwrap().unwrap();
+        let message = v1::MatchStreamResponse::decode(&*answer).unwrap();
+        assert_eq!((message.encode_to_vec(), message.id), (answer, id as u64), "{message:?}");
+    }
+    server.stop().await;
+}

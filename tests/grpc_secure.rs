@@ -191,6 +191,70 @@ async fn a_token_is_asked_for_and_the_one_in_its_file_counts() {
     assert!(kvtap.log().iter().all(|line| !line.contains("-token-0123456789")), "{:?}", kvtap.log());
 }
 
+/// A kvtap with an Admin service, and where that is.
+async fn with_admin(settings: &str) -> (Kvtap, String) {
+    let kvtap = Kvtap::start(&format!("admin_rpc: {{ {settings} }}\nfeeds: []\n")).await;
+    let at = kvtap.said("admin rpc listening on ").await;
+    (kvtap, at)
+}
+
+/// `kvtap admin dump` with these arguments more.
+async fn dump(server: &str, more: &[String]) -> Output {
+    let mut arguments = vec!["admin", "--server", server, "--json"];
+    arguments.extend(more.iter().map(String::as_str));
+    arguments.push("dump");
+    run(&arguments).await
+}
+
+#[tokio::test]
+async fn other_hosts_may_change_feeds_with_a_certificate_of_the_authority_only() {
+    let (server, caller, other) = (issued(), issued(), issued());
+    let (at, callers) = (server.path().display(), caller.path().display());
+    let tls = format!("tls: {{ cert: \"{at}/cert.pem\", key: \"{at}/key.pem\", client_ca: \"{callers}/ca.pem\" }}");
+    let (_kvtap, at) = with_admin(&format!("listen: [\"0.0.0.0:0\"], {tls}")).await;
+    let port = at.rsplit_once(':').unwrap().1;
+    let https = format!("https://127.0.0.1:{port}");
+    let with = |folder: &Path| [ca(server.path()), identity(folder)].concat();
+    let dumped = dump(&https, &with(caller.path())).await;
+    assert_eq!(String::from_utf8_lossy(&dumped.stdout).trim(), "{\"entries\":[]}", "{dumped:?}");
+    for more in [ca(server.path()), with(other.path())] {
+        assert_eq!(dump(&https, &more).await.status.code(), Some(1), "{more:?}");
+    }
+    assert_eq!(dump(&format!("127.0.0.1:{port}"), &[]).await.status.code(), Some(1));
+}
+
+#[tokio::test]
+async fn other_hosts_may_change_feeds_with_the_token_only_and_a_replaced_one_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, old) = (folder.path().join("token"), folder.path().join("old"));
+    std::fs::write(&file, "first-token-0123456789\n").unwrap();
+    std::fs::copy(&file, &old).unwrap();
+    let (kvtap, at) = with_admin(&format!("listen: [\"0.0.0.0:0\"], token_file: \"{}\"", file.display())).await;
+    assert!(kvtap.log().iter().any(|line| line.contains("can read the token")), "{:?}", kvtap.log());
+    let at = format!("127.0.0.1:{}", at.rsplit_once(':').unwrap().1);
+    let with = |file: &Path| vec!["--token-file".to_owned(), text(file.to_owned())];
+    assert!(dump(&at, &with(&file)).await.status.success());
+    let refused = dump(&at, &[]).await;
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("a bearer token is required"), "{refused:?}");
+    std::fs::write(&file, "second-token-0123456789\n").unwrap();
+    eventually("the second", async || dump(&at, &with(&file)).await.status.success(), |ok| *ok).await;
+    assert_eq!(dump(&at, &with(&old)).await.status.code(), Some(1));
+}
+
+#[tokio::test]
+async fn tls_without_a_callers_certificate_tells_no_callers_apart() {
+    let folder = issued();
+    let (at, config) = (folder.path().display(), folder.path().join("kvtap.yaml"));
+    let tls = format!("tls: {{ cert: \"{at}/cert.pem\", key: \"{at}/key.pem\" }}");
+    std::fs::write(&config, format!("admin_rpc: {{ listen: [\"0.0.0.0:9402\"], {tls} }}\nfeeds: []\n")).unwrap();
+    let output = run(&["serve", "--check-config", "--config", config.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not local"), "{output:?}");
+    let (_kvtap, at) = with_admin(&format!("listen: [\"127.0.0.1:0\"], {tls}")).await;
+    assert!(dump(&format!("https://{at}"), &ca(folder.path())).await.status.success());
+}
+
 #[tokio::test]
 async fn files_that_cannot_be_used_are_told_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,6 +273,12 @@ async fn files_that_cannot_be_used_are_told_at_the_start() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(words), "{output:?}");
     }
+    let admin = format!("admin_rpc: {{ listen: [\"127.0.0.1:0\"], token_file: \"{at}/none\" }}\n");
+    let sockets = "grpc: { listen: [\"127.0.0.1:0\"] }\nadmin: { listen: \"127.0.0.1:0\" }\nfeeds: []\n";
+    std::fs::write(&config, format!("{admin}{sockets}")).unwrap();
+    let output = run(&["serve", "--config", config.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("admin_rpc.token_file: "), "{output:?}");
     std::fs::write(&config, format!("grpc: {{ tls: {{ cert: \"{at}/cert.pem\" }} }}\nfeeds: []\n")).unwrap();
     let output = run(&["serve", "--check-config", "--config", config.to_str().unwrap()]).await;
     assert_eq!(output.status.code(), Some(64), "{output:?}");

@@ -8,6 +8,11 @@ mod tap_support;
 use std::process::Command;
 
 use bytes::{Buf, BufMut, Bytes};
+use futures_util::StreamExt;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use kvtap::proto::v1::match_request::Prompt;
 use kvtap::proto::v1::query_service_client::QueryServiceClient;
 use kvtap::proto::v1::{self, match_stream_response::Result as Outcome};
@@ -15,7 +20,7 @@ use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -156,6 +161,101 @@ async fn told_to_stop_it_answers_what_a_stream_has_sent_and_then_ends_the_stream
     assert!(answers.message().await.unwrap().is_none());
     let (status, log) = kvtap.ended().await;
     assert_eq!(status.code(), Some(0), "{log:?}");
+}
+
+#[tokio::test]
+async fn who_goes_on_asking_while_it_stops_hears_that_it_stops_and_no_broken_connection() {
+    let kvtap = serve("drain_grace: 2s").await;
+    let mut client = client(&kvtap).await;
+    let (requests, pending) = tokio::sync::mpsc::channel(64);
+    let mut answers = client.match_stream(ReceiverStream::new(pending)).await.unwrap().into_inner();
+    let asking = tokio::spawn(async move {
+        let mut id = 0;
+        while requests.send(v1::MatchStreamRequest { id, request: Some(request(1_000)) }).await.is_ok() {
+            id += 1;
+        }
+    });
+    for id in 0..100 {
+        assert_eq!(answers.message().await.unwrap().unwrap().id, id);
+    }
+    kvtap.signal("TERM").await;
+    let mut next = 100;
+    let ended = loop {
+        match timeout(PATIENCE, answers.message()).await.unwrap() {
+            Ok(answer) => assert_eq!(answer.expect("it does not end well").id, next),
+            Err(status) => break status,
+        }
+        next += 1;
+    };
+    assert_eq!((ended.code(), ended.message().starts_with("draining: ")), (Code::Unavailable, true), "{ended:?}");
+    drop(answers);
+    asking.await.unwrap();
+    let (status, log) = kvtap.ended().await;
+    assert_eq!(status.code(), Some(0), "{log:?}");
+}
+
+/// A call by hand, of a client that does not watch its own deadline: its body begins with `bytes` and never ends.
+/// The status of the answer.
+async fn call_within(kvtap: &Kvtap, method: &str, within: &str, bytes: Bytes) -> String {
+    let stream = TcpStream::connect(&kvtap.grpc).await.unwrap();
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let begun = futures_util::stream::iter([Ok::<_, std::convert::Infallible>(Frame::data(bytes))]);
+    let body = StreamBody::new(begun.chain(futures_util::stream::pending()));
+    let request = hyper::Request::post(format!("http://{}/kvtap.v1.QueryService/{method}", kvtap.grpc))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("grpc-timeout", within)
+        .body(body)
+        .unwrap();
+    let answer = timeout(PATIENCE, sender.send_request(request)).await.expect("an answer").unwrap();
+    let (head, body) = answer.into_parts();
+    let trailers = timeout(PATIENCE, body.collect()).await.expect("an end").unwrap();
+    let status = head.headers.get("grpc-status").or_else(|| trailers.trailers()?.get("grpc-status")).unwrap();
+    connection.abort();
+    status.to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_is_answered_also_where_the_client_does_not_watch_it() {
+    let kvtap = serve("reflection: true").await;
+    // Half of a head: the message never comes.
+    assert_eq!(call_within(&kvtap, "Match", "150m", Bytes::from_static(&[0, 0])).await, "4");
+    // A stream that is asked nothing, and one that has been answered already.
+    assert_eq!(call_within(&kvtap, "MatchStream", "150m", Bytes::new()).await, "4");
+    assert_eq!(call_within(&kvtap, "MatchStream", "300m", Bytes::from_static(&[0, 0, 0, 0, 0])).await, "4");
+}
+
+#[tokio::test]
+async fn ten_thousand_streams_that_stay_leave_room_for_who_asks_once() {
+    let kvtap = serve("limits: { streams: 1000, in_flight: 1000 }").await;
+    let before = kvtap.resident();
+    let mut streams = Vec::new();
+    for _ in 0..10 {
+        let client = client(&kvtap).await;
+        for _ in 0..1000 {
+            let mut client = client.clone();
+            streams.push(tokio::spawn(async move {
+                client
+                    .match_stream(tokio_stream::pending::<v1::MatchStreamRequest>())
+                    .await
+                    .map(tonic::Response::into_inner)
+            }));
+        }
+    }
+    let (mut open, mut refused) = (Vec::new(), 0);
+    for stream in streams {
+        match timeout(PATIENCE, stream).await.expect("an answer").unwrap() {
+            Ok(stream) => open.push(stream),
+            Err(status) => {
+                assert_eq!((status.code(), status.message().contains("in_flight")), (Code::ResourceExhausted, true));
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((open.len(), refused), (500, 9_500));
+    assert_eq!(client(&kvtap).await.r#match(request(64)).await.unwrap_err().code(), Code::NotFound);
+    assert!(kvtap.resident() < before + (64 << 20), "{before} {}", kvtap.resident());
 }
 
 #[tokio::test]

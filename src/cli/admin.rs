@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::client::Server;
+use super::client::{Proof, Server};
 use super::table::{Align, Table};
 use super::{Failure, Outcome};
 use crate::client::Connection;
@@ -19,9 +19,12 @@ use crate::serve::admin_rpc::entry_from_proto;
 /// The arguments of `kvtap admin`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The server's Admin sockets, as `admin_rpc.listen` has them: HOST:PORT, http://HOST:PORT or unix:///PATH.
+    /// The server's Admin sockets, as `admin_rpc.listen` has them: HOST:PORT, http://HOST:PORT, https://HOST:PORT or
+    /// unix:///PATH.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9402", global = true)]
     server: String,
+    #[command(flatten)]
+    proof: Proof,
     /// Print one JSON object.
     #[arg(long, global = true)]
     json: bool,
@@ -139,7 +142,7 @@ const MAX_ANSWER: usize = 64 << 20;
 /// [`Failure::Usage`] where an address or a pair is none; [`Failure::Failed`] where the server cannot be reached,
 /// refuses, or has the feed set aside or failed.
 pub async fn run(args: Args) -> Outcome {
-    let server = Server::at(args.server);
+    let server = Server::at(args.server, args.proof);
     let client = AdminServiceClient::new(server.channel().await?).max_decoding_message_size(MAX_ANSWER);
     let asking = Asking { server, client, json: args.json };
     match args.verb {

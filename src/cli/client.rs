@@ -14,6 +14,16 @@ pub struct Server {
     /// The server: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:///PATH.
     #[arg(long = "server", value_name = "ADDR", default_value = "127.0.0.1:9400")]
     address: String,
+    #[command(flatten)]
+    proof: Proof,
+    /// How long an answer may take to begin: a number with ms, s, m or h.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::time)]
+    within: Duration,
+}
+
+/// How server and caller prove who they are.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Proof {
     /// The authority that signed the certificate of an https server (PEM).
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
@@ -29,9 +39,6 @@ pub struct Server {
     /// A file with the bearer token that the server wants.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// How long an answer may take to begin: a number with ms, s, m or h.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::time)]
-    within: Duration,
 }
 
 // === impl Server ===
@@ -61,16 +68,8 @@ impl Server {
     }
 
     /// The server at an address that another flag names.
-    pub(super) const fn at(address: String) -> Self {
-        Self {
-            address,
-            tls_ca: None,
-            tls_cert: None,
-            tls_key: None,
-            tls_name: None,
-            token_file: None,
-            within: Duration::from_secs(10),
-        }
+    pub(super) const fn at(address: String, proof: Proof) -> Self {
+        Self { address, proof, within: Duration::from_secs(10) }
     }
 
     /// Connects, for whichever service is there.
@@ -97,6 +96,14 @@ impl Server {
     }
 
     fn client(&self, address: &str) -> Result<Client, Failure> {
+        Ok(Client::new(address, &self.proof.credentials()?)?.begins_within(self.within))
+    }
+}
+
+// === impl Proof ===
+
+impl Proof {
+    fn credentials(&self) -> Result<Credentials, Failure> {
         let mut credentials = Credentials::default();
         if let Some(ca) = &self.tls_ca {
             let mut tls = Tls::new(ca)?;
@@ -108,10 +115,10 @@ impl Server {
             }
             credentials.tls = Some(tls);
         }
-        if let Some(file) = &self.token_file {
-            credentials = credentials.with_token(file)?;
+        match &self.token_file {
+            Some(file) => Ok(credentials.with_token(file)?),
+            None => Ok(credentials),
         }
-        Ok(Client::new(address, &credentials)?.begins_within(self.within))
     }
 }
 

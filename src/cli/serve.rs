@@ -99,7 +99,7 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
     let admin_at = config.admin.listen;
     let admin_listener = listen::bind_tcp(admin_at)
         .map_err(|error| Failure::Failed(format!("cannot listen on {admin_at} (admin.listen): {error}")))?;
-    let rpc_listeners = config.admin_rpc.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>();
+    let rpc_listeners = config.admin_rpc.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>();
     let rpc_listeners = rpc_listeners.map_err(|error| Failure::Failed(format!("{error} (admin_rpc.listen)")))?;
     announce(&format!("admin listening on {}", admin_listener.local_addr()?));
     let level = telemetry.level.clone();
@@ -117,7 +117,8 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
     let (in_force, config_in_force) = watch::channel(Arc::new(config.clone()));
     let changing = Changing { roster: roster.clone(), snapshots: snapshots.clone(), config: config_in_force };
     let discovery = changing.discovery(&config, &fleet).await?;
-    let admin_rpc = changing.admin_rpc(rpc_listeners, shutdown.clone());
+    let guards = config.admin_rpc.guards.clone();
+    let admin_rpc = changing.admin_rpc(rpc_listeners, guards, requests.clone(), shutdown.clone())?;
     let reloader = Reloader {
         path: file.path,
         started: config.clone(),

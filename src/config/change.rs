@@ -31,7 +31,10 @@ impl Config {
             ("grpc.watch", *watch != new.grpc.watch),
             ("admin.listen", *admin_listen != new.admin.listen),
             ("admin.limits", *bounds != new.admin.bounds),
-            ("admin_rpc.listen", *admin_rpc != new.admin_rpc),
+            ("admin_rpc.listen", admin_rpc.listen != new.admin_rpc.listen),
+            // What the files hold can change while it runs; which files they are cannot.
+            ("admin_rpc.tls", admin_rpc.guards.tls != new.admin_rpc.guards.tls),
+            ("admin_rpc.token_file", admin_rpc.guards.token_file != new.admin_rpc.guards.token_file),
             ("log.format", *format != new.log.format),
             ("snapshot.directory", *directory != new.snapshot.directory),
             ("snapshot.interval", *interval != new.snapshot.interval),

@@ -39,6 +39,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+pub use admin_rpc::AdminRpc;
 pub use discovery::{Discovery, NotReady, Resource};
 pub use env::Env;
 pub use fault::{Fault, Faults, Place, Warnings};
@@ -53,7 +54,6 @@ pub use watch::Watch;
 use crate::feed::zmq::Mode;
 use crate::index::Limits;
 use crate::relay::RelayOptions;
-use crate::serve::ListenAddr;
 use read::Reader;
 
 /// The largest file that is read, in bytes.
@@ -66,8 +66,8 @@ pub struct Config {
     pub grpc: Grpc,
     /// The admin server.
     pub admin: Admin,
-    /// Where the Admin service listens, one socket each; without any there is no such service.
-    pub admin_rpc: Vec<ListenAddr>,
+    /// The Admin service, if there is one.
+    pub admin_rpc: AdminRpc,
     /// The log.
     pub log: Log,
     /// The index's bounds.
@@ -131,8 +131,7 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
     let mut root = reader.root(root);
     let servers = sections::servers(reader, &mut root);
     let taken = servers.as_ref().map(|(grpc, admin)| sections::sockets(grpc, admin)).unwrap_or_default();
-    // Nothing tells the callers of these sockets apart.
-    let admin_rpc = admin_rpc::admin_rpc(reader, &mut root, &taken, false);
+    let admin_rpc = admin_rpc::admin_rpc(reader, &mut root, &taken);
     let log = sections::log(reader, &mut root);
     let limits = sections::limits(reader, &mut root);
     let snapshot = sections::snapshot(reader, &mut root);
@@ -143,7 +142,8 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
     let entries = root.sections(reader, "feeds");
     let feeds: Vec<Option<feed::Read>> =
         entries.into_iter().map(|entry| feed::read(reader, entry, defaults.as_ref())).collect();
-    let nobody_else = admin_rpc.is_empty() && matches!(discovery, Some(None)) && !matches!(relay, Some(Some(_)));
+    let no_calls = admin_rpc.as_ref().is_none_or(|admin_rpc| admin_rpc.listen.is_empty());
+    let nobody_else = no_calls && matches!(discovery, Some(None)) && !matches!(relay, Some(Some(_)));
     if feeds.is_empty() && nobody_else {
         reader.warn(&root.place, "feeds", "no engine is listed: every answer will be empty");
     }
@@ -153,7 +153,7 @@ fn config(reader: &mut Reader<'_>, root: &fault::Placed<tree::Node>) -> Option<C
     check_identities(reader, &usable);
     check_sockets(reader, &usable);
 
-    let (grpc, admin) = servers?;
+    let ((grpc, admin), admin_rpc) = (servers?, admin_rpc?);
     let feeds = feeds.into_iter().map(|read| Some(read?.feed)).collect::<Option<_>>()?;
     let (log, limits, snapshot, nats, relay) = (log?, limits?, snapshot?, nats?, relay?);
     let (defaults, discovery) = (defaults?, discovery?);

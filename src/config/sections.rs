@@ -109,7 +109,7 @@ pub struct Tuning {
 
 const ADAPTERS: Words<Adapter> = Words(&[("llm-d", Adapter::LlmD), ("smg", Adapter::Smg)]);
 
-const FILE: Text = Text { min: 1, max: 4096 };
+pub(super) const FILE: Text = Text { min: 1, max: 4096 };
 
 const LEVELS: Words<Level> = Words(&[
     ("error", Level::Error),
@@ -229,8 +229,8 @@ fn watch(reader: &mut Reader<'_>, grpc: &mut Section<'_>) -> Option<WatchLimits>
 }
 
 /// `None` where it is faulty, `Some(None)` where there is none.
-fn tls(reader: &mut Reader<'_>, grpc: &mut Section<'_>) -> Option<Option<TlsFiles>> {
-    let mut section = grpc.section(reader, "tls");
+pub(super) fn tls(reader: &mut Reader<'_>, server: &mut Section<'_>) -> Option<Option<TlsFiles>> {
+    let mut section = server.section(reader, "tls");
     let cert = section.optional(reader, "cert", &FILE);
     let key = section.optional(reader, "key", &FILE);
     let client_ca = section.optional(reader, "client_ca", &FILE);

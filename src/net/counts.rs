@@ -70,7 +70,7 @@ impl Ending {
 
 impl ConnectionCounts {
     /// The ports there are, by their word in metrics.
-    pub const PORTS: [&str; 2] = ["grpc", "admin"];
+    pub const PORTS: [&str; 3] = ["grpc", "admin", "admin_rpc"];
 
     /// Everything at 0.
     pub fn new() -> Self {

@@ -79,6 +79,12 @@ where
 
 // === impl Bounded ===
 
+impl<U> Default for Bounded<U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
 impl<U: Message + Default + 'static> Decoder for Bounded<U> {
     type Item = U;
     type Error = Status;

@@ -1,24 +1,26 @@
 //! The Admin service: feeds added, changed and removed by call, on sockets of its own.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
-use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use super::listen::{Listener, tcp_connections, unix_connections};
+use super::connection::KeepAlive;
+use super::limits::{Limiter, Limits};
+use super::listen::Listener;
 use super::server::ServeError;
+use super::sockets::{Guard, Service, Sockets};
+use super::tls::TlsFiles;
+use crate::admin::RequestMetrics;
+use crate::net::Bounds;
 use crate::proto::ADMIN_DESCRIPTORS;
 use crate::proto::v1;
 use crate::proto::v1::admin_service_server::{AdminService, AdminServiceServer};
 use crate::proto::v1::put_feed_response::Outcome;
 use crate::roster::{EntryReport, Place, Put, Roster, Source, Wanted};
-use crate::telemetry;
 
 /// Reads the specification of a feed: what it wants to run, and what an operator should be warned of; or everything
 /// that is wrong with it, one line a fault. Whoever knows the configuration's rules brings it.
@@ -30,6 +32,18 @@ pub struct AdminRpc {
     roster: Roster,
     read: Arc<ReadFeed>,
 }
+
+/// What tells the callers apart; nothing by default, and then they must come from this host.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Guards {
+    /// TLS on tcp sockets. With authorities, callers must show a certificate of theirs.
+    pub tls: Option<TlsFiles>,
+    /// The file of the bearer token that callers must show on every socket.
+    pub token_file: Option<PathBuf>,
+}
+
+/// The port's word in metrics, and the section of its settings.
+const PORT: &str = "admin_rpc";
 
 /// The largest request that is read, in bytes: one feed with many names.
 const MAX_REQUEST: usize = 1 << 20;
@@ -131,50 +145,59 @@ fn named(worker: String) -> Result<String, Status> {
     if worker.is_empty() { Err(Status::invalid_argument("worker: is required")) } else { Ok(worker) }
 }
 
-/// Serves on `listeners`, until `shutdown` and then for 3 s at most. Says `admin rpc listening on ADDR` on
-/// standard error for each socket. Files of unix sockets are removed.
+/// Begins to serve on `listeners`; the future ends after `shutdown`, and what was under way then has had 3 s at most.
+/// Says `admin rpc listening on ADDR` on standard error for each socket. Files of unix sockets are removed.
+///
+/// Must be called within a tokio runtime.
 ///
 /// # Errors
-/// [`ServeError`] where the server cannot begin, or ended without being told to.
-pub async fn run(listeners: Vec<Listener>, service: AdminRpc, shutdown: CancellationToken) -> Result<(), ServeError> {
+/// [`ServeError`] where a file cannot be used or a socket has no address; from the future, where a server ended without
+/// being told to.
+pub fn open(
+    listeners: Vec<Listener>,
+    service: AdminRpc,
+    requests: RequestMetrics,
+    guards: Guards,
+    shutdown: CancellationToken,
+) -> Result<impl Future<Output = Result<(), ServeError>> + Send, ServeError> {
+    let guard = Guard::load(PORT, guards.tls, guards.token_file)?;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(ADMIN_DESCRIPTORS)
         .build_v1()?;
     let mut routes = RoutesBuilder::default();
     routes.add_service(AdminServiceServer::new(service).max_decoding_message_size(MAX_REQUEST)).add_service(reflection);
-    let routes = routes.routes().prepare();
-    let mut files: Vec<PathBuf> = Vec::new();
-    let mut servers = JoinSet::new();
-    for listener in listeners {
-        telemetry::announce(&format!("admin rpc listening on {}", listener.address()?));
-        let router = Server::builder().add_routes(routes.clone());
-        let stopped = shutdown.clone().cancelled_owned();
-        match listener {
-            Listener::Tcp(socket) => {
-                servers.spawn(router.serve_with_incoming_shutdown(tcp_connections(socket), stopped));
-            }
-            Listener::Unix(socket, file) => {
-                files.push(file);
-                servers.spawn(router.serve_with_incoming_shutdown(unix_connections(socket), stopped));
-            }
-        }
-    }
-    let ended = tokio::select! {
-        () = shutdown.cancelled() => Ok(()),
-        Some(server) = servers.join_next() => server.map_err(ServeError::from).and_then(|served| Ok(served?)),
+    let service = Service {
+        routes: routes.routes().prepare(),
+        queries: None,
+        limiter: Limiter::new(limits()),
+        metrics: requests,
+        max_message_bytes: MAX_REQUEST,
+        keep_alive: KeepAlive::default(),
+        guard,
     };
-    let drained = tokio::time::timeout(GRACE, async { while servers.join_next().await.is_some() {} });
-    if drained.await.is_err() {
-        tracing::warn!(grace = ?GRACE, "Admin calls were cut off at the end of the grace.");
+    let stop = CancellationToken::new();
+    let mut sockets = Sockets::open(PORT, listeners, service, stop.clone())?;
+    sockets.announce("admin rpc");
+    Ok(async move {
+        let ended = tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            error = sockets.failed() => Err(error),
+        };
+        stop.cancel();
+        sockets.close(GRACE).await;
+        ended
+    })
+}
+
+/// What operators' tools are granted.
+fn limits() -> Limits {
+    Limits {
+        connections: Bounds { connections: 64, ..Bounds::default() },
+        streams: 16,
+        in_flight: 64,
+        request_bytes: 16 << 20,
+        ..Limits::default()
     }
-    for file in files {
-        if let Err(error) = std::fs::remove_file(&file)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(file = %file.display(), %error, "The socket file could not be removed.");
-        }
-    }
-    ended
 }
 
 fn entry_to_proto(entry: EntryReport) -> v1::FeedEntry {

@@ -11,9 +11,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tonic::{Request, Response, Status};
 
 use super::error::QueryError;
+use super::limits::Limiter;
 use super::matching::{RankAnswer, Who, answer};
 use super::query::deadline;
-use super::request::{Prompt, Query};
+use super::request::{Prompt, Query, weight};
 use super::response::{feed_state, rank_match};
 use super::watch::{Found, Hub};
 use crate::admin::Rpc;
@@ -29,7 +30,10 @@ use crate::worker::Stamp;
 
 /// Answers `kvtap.v1.ExplainService`.
 #[derive(Clone, Debug)]
-pub(super) struct Explains(pub(super) Arc<Hub>);
+pub(super) struct Explains {
+    pub(super) hub: Arc<Hub>,
+    pub(super) limiter: Limiter,
+}
 
 /// The prompt's blocks on one grid.
 struct Blocks {
@@ -43,9 +47,13 @@ impl ExplainService for Explains {
         let begun = Instant::now();
         let deadline = deadline(&request);
         let request = request.into_inner().request.ok_or(QueryError::NoRequest);
-        let explained = request.and_then(|request| self.explained(&request, deadline));
+        let explained = match &request {
+            // A prompt is hashed for each namespace that it may be held in.
+            Ok(request) => self.limiter.work(weight(request) * 4, || self.explained(request, deadline)).await,
+            Err(error) => Err(error.clone()),
+        };
         let code = explained.as_ref().map_or_else(QueryError::code_name, |_| "ok");
-        self.0.metrics.record(Rpc::Explain, code, begun.elapsed());
+        self.hub.metrics.record(Rpc::Explain, code, begun.elapsed());
         Ok(Response::new(explained?))
     }
 }
@@ -64,7 +72,7 @@ impl Explains {
         let asked_size = query.block_size.take();
         query.top_k = usize::MAX;
         query.min_blocks = 0;
-        let mut ranks = answer(&self.0.fleet, &query)?.ranks;
+        let mut ranks = answer(&self.hub.fleet, &query)?.ranks;
         ranks.sort_by_key(|rank| match &rank.who {
             Who::Rank(entry) => entry.identity.rank,
             Who::Nobody(_) => u32::MAX,
@@ -100,7 +108,7 @@ impl Explains {
             let text = format!("this worker's blocks have {} tokens, not {asked}", grid.size());
             causes.push(cause(text, Of::OtherBlockSize(v1::OtherBlockSize { block_size: grid.size() })));
         }
-        let remembered = self.0.remembered(entry.rank);
+        let remembered = self.hub.remembered(entry.rank);
         if !is_all {
             match grid.zip(blocks.as_ref()) {
                 None => {
@@ -140,7 +148,7 @@ impl Explains {
         causes: &mut Vec<v1::Cause>,
     ) {
         let mut scores = Vec::new();
-        self.0.fleet.index.score_chain(query.model, grid, Chain::Prefix(&blocks.prefixes), &mut scores);
+        self.hub.fleet.index.score_chain(query.model, grid, Chain::Prefix(&blocks.prefixes), &mut scores);
         let held = scores.iter().find(|score| score.rank == rank.held.rank).map_or(0, |score| score.blocks);
         if held > rank.held.blocks {
             let unknown_rule = rank.held.cut_by_unknown_group;
@@ -172,7 +180,7 @@ impl Explains {
             let mut found = Vec::new();
             let listed = [rank.held.rank];
             let chain = other.on(grid, &mut contents);
-            self.0.fleet.index.match_chain(query.model, grid, chain, Some(&listed), &mut found);
+            self.hub.fleet.index.match_chain(query.model, grid, chain, Some(&listed), &mut found);
             let held = found.first().map_or(0, |held| held.blocks);
             if held > rank.held.blocks {
                 let without = match (no_lora, no_salt) {
@@ -198,7 +206,7 @@ impl Explains {
             let text = format!("{orphans} blocks wait for a parent that is not known; this one may be among them");
             causes.push(cause(text, Of::Orphans(v1::Orphans { blocks: orphans })));
         }
-        let evicted = self.0.fleet.index.usage(entry.rank).map_or(0, |usage| usage.evicted);
+        let evicted = self.hub.fleet.index.usage(entry.rank).map_or(0, |usage| usage.evicted);
         if evicted > 0 {
             let text = format!("a bound has made kvtap forget {evicted} blocks of this worker");
             causes.push(cause(text, Of::Bounded(v1::Bounded { evicted_blocks: evicted })));

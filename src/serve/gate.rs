@@ -14,7 +14,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::{HeaderMap, Request, Response};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -22,8 +21,9 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 use tracing::Instrument;
 
-use super::limits::{Limiter, Spent};
+use super::limits::{Limiter, Place, Spent};
 use super::paced::Paced;
+use super::query::{Answering, QueryServer};
 use super::refusal::{Refusal, reason, worded};
 use super::token::Token;
 use crate::admin::{RequestMetrics, Rpc};
@@ -34,6 +34,8 @@ use crate::telemetry;
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) routes: Routes,
+    /// The query service, where there is one: asked without the way through the routes.
+    pub(super) queries: Option<QueryServer>,
     pub(super) limiter: Limiter,
     pub(super) metrics: RequestMetrics,
     pub(super) token: Option<Arc<Token>>,
@@ -58,7 +60,7 @@ pub(super) struct Authority(pub(super) String);
 /// What a call holds until its answer has been taken. It is only ever dropped.
 struct Held {
     _busy: Busy,
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<Place>,
     _spent: Option<Arc<Spent>>,
 }
 
@@ -72,6 +74,8 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 
 /// Health is asked by probes that carry no token and must not fail because of load.
 const HEALTH: &str = "/grpc.health.v1.Health/";
+/// A call whose answer goes on and on.
+const WATCH: &str = "/kvtap.v1.WatchService/Watch";
 /// Where a caller may mean the worker by the host that it has dialled.
 const BY_HOST: &str = "/SubscribeKvEvents";
 /// Calls whose body may hold any number of messages.
@@ -86,13 +90,13 @@ impl Passage {
     }
 
     /// Whether the call may come in, and its place.
-    fn enter(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn enter(&self, headers: &HeaderMap, is_stream: bool) -> Result<Place, Refusal> {
         let gate = &self.gate;
         if gate.token.as_ref().is_some_and(|token| !token.admits(headers)) {
             return Err(Refusal::Token);
         }
         gate.limiter.charge(1)?;
-        gate.limiter.enter()
+        gate.limiter.enter(is_stream)
     }
 }
 
@@ -105,7 +109,8 @@ impl hyper::service::Service<Request<Incoming>> for Passage {
         let busy = self.slot.busy();
         let path = request.uri().path();
         let (rpc, stream) = (Rpc::of_path(path), STREAMS.contains(&path));
-        let place = if path.starts_with(HEALTH) { Ok(None) } else { self.enter(request.headers()).map(Some) };
+        let stays = stream || path == WATCH || path.ends_with(BY_HOST);
+        let place = if path.starts_with(HEALTH) { Ok(None) } else { self.enter(request.headers(), stays).map(Some) };
         let gate = Arc::clone(&self.gate);
         let place = match place {
             Ok(place) => place,
@@ -131,16 +136,15 @@ impl hyper::service::Service<Request<Incoming>> for Passage {
         let head = Request::from_parts(head, ());
         let span = telemetry::request_span(&head);
         let request = Request::from_parts(head.into_parts().0, body);
-        let answer = gate.routes.clone().call(request);
+        let answer = gate.answer(request);
         let answering = async move {
-            let answered = match deadline {
+            let response = match deadline {
                 None => answer.await,
                 Some(deadline) => match timeout_at(deadline, answer).await {
-                    Ok(answered) => answered,
-                    Err(_) => Ok(Status::from(Refusal::Deadline).into_http()),
+                    Ok(response) => response,
+                    Err(_) => Status::from(Refusal::Deadline).into_http(),
                 },
             };
-            let Ok(response) = answered;
             Ok(holding(gate.seen(rpc, response), busy, place, Some(spent)))
         };
         Box::pin(answering.instrument(span))
@@ -150,6 +154,21 @@ impl hyper::service::Service<Request<Incoming>> for Passage {
 // === impl Gate ===
 
 impl Gate {
+    fn answer(&self, request: Request<Paced>) -> Answering {
+        let request = match &self.queries {
+            Some(queries) => match queries.answer(request) {
+                Ok(answering) => return answering,
+                Err(request) => request,
+            },
+            None => request,
+        };
+        let answer = self.routes.clone().call(request);
+        Box::pin(async move {
+            let Ok(response) = answer.await;
+            response
+        })
+    }
+
     /// Counts and words what the transport refused; passes everything else.
     fn seen(&self, rpc: Option<Rpc>, response: Response<Body>) -> Response<Body> {
         // An answer has no status among its headers: that is the way of refusals.
@@ -183,12 +202,7 @@ pub(super) const fn code_name(code: Code) -> &'static str {
     }
 }
 
-fn holding(
-    response: Response<Body>,
-    busy: Busy,
-    place: Option<OwnedSemaphorePermit>,
-    spent: Option<Arc<Spent>>,
-) -> Response<Body> {
+fn holding(response: Response<Body>, busy: Busy, place: Option<Place>, spent: Option<Arc<Spent>>) -> Response<Body> {
     let held = Held { _busy: busy, _place: place, _spent: spent };
     response.map(|body| Body::new(Holding { body, _held: held }))
 }

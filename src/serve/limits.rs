@@ -17,7 +17,7 @@ pub struct Limits {
     pub connections: Bounds,
     /// Requests and streams that one connection may have under way.
     pub streams: u32,
-    /// Requests and streams that all connections together may have under way.
+    /// Requests and streams that all connections together may have under way; half of them streams.
     pub in_flight: usize,
     /// Bytes of requests that may be in memory.
     pub request_bytes: usize,
@@ -32,12 +32,21 @@ pub struct Limits {
 pub(super) struct Limiter {
     pub(super) limits: Limits,
     in_flight: Arc<Semaphore>,
+    /// Streams take half of the places at most: they may stay, and who asks once must find one.
+    streams: Arc<Semaphore>,
     pub(super) memory: Arc<Memory>,
     rate: Arc<Rate>,
     /// Large messages being decoded, and large prompts being answered. Two of them, because whoever waits for the
     /// second may still have the first.
     decoding: Arc<Semaphore>,
     answering: Arc<Semaphore>,
+}
+
+/// A place among what is under way. It is only ever dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    _place: OwnedSemaphorePermit,
+    _stream: Option<OwnedSemaphorePermit>,
 }
 
 /// Bytes of requests in memory.
@@ -91,6 +100,7 @@ impl Limiter {
         Self {
             limits,
             in_flight: Arc::new(Semaphore::new(limits.in_flight.min(Semaphore::MAX_PERMITS))),
+            streams: Arc::new(Semaphore::new(streams(limits.in_flight).min(Semaphore::MAX_PERMITS))),
             memory: Arc::new(Memory { used: AtomicUsize::new(0), most: limits.request_bytes }),
             rate: Arc::new(Rate::new(limits.requests_per_second)),
             decoding: Arc::new(Semaphore::new(cores)),
@@ -98,10 +108,13 @@ impl Limiter {
         }
     }
 
-    /// A place for one more request.
-    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    /// A place for one more request, or for one more stream of them.
+    pub(super) fn enter(&self, is_stream: bool) -> Result<Place, Refusal> {
         let most = self.limits.in_flight;
-        Arc::clone(&self.in_flight).try_acquire_owned().map_err(|_| Refusal::InFlight { most })
+        let stream = is_stream.then(|| Arc::clone(&self.streams).try_acquire_owned()).transpose();
+        let _stream = stream.map_err(|_| Refusal::Streams { most: streams(most) })?;
+        let place = Arc::clone(&self.in_flight).try_acquire_owned();
+        Ok(Place { _place: place.map_err(|_| Refusal::InFlight { most })?, _stream })
     }
 
     /// Counts `requests` against the rate.
@@ -124,6 +137,11 @@ impl Limiter {
     pub(super) fn turns(&self) -> Arc<Semaphore> {
         Arc::clone(&self.decoding)
     }
+}
+
+/// How many places streams may take.
+const fn streams(in_flight: usize) -> usize {
+    in_flight.div_ceil(2)
 }
 
 // === impl Memory, Spent ===
@@ -194,6 +212,17 @@ mod tests {
         let limiter = Limiter::new(Limits { requests_per_second: 2, ..Limits::default() });
         assert_eq!((limiter.charge(1), limiter.charge(1)), (Ok(()), Ok(())));
         assert_eq!(limiter.charge(1), Err(Refusal::Rate { most: 2 }));
+    }
+
+    #[test]
+    fn streams_leave_places_to_who_asks_once() {
+        let limiter = Limiter::new(Limits { in_flight: 3, ..Limits::default() });
+        let streams = [limiter.enter(true).unwrap(), limiter.enter(true).unwrap()];
+        assert_eq!(limiter.enter(true).map(drop), Err(Refusal::Streams { most: 2 }));
+        let _once = limiter.enter(false).unwrap();
+        assert_eq!(limiter.enter(false).map(drop), Err(Refusal::InFlight { most: 3 }));
+        drop(streams);
+        assert_eq!(limiter.enter(true).map(drop), Ok(()));
     }
 
     #[test]

@@ -6,12 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 
-use futures_util::Stream;
-use futures_util::stream::unfold;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 
 /// Where to listen: `HOST:PORT`, `[::]:PORT` (IPv6 and IPv4 on one socket), or `unix:///PATH`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -52,8 +49,6 @@ pub enum ListenError {
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long accepting rests after it failed: with no file descriptors left, trying again at once would spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 // === impl ListenAddr ===
 
@@ -149,59 +144,5 @@ fn unlink_stale(path: &Path, refused: impl Fn(io::Error) -> ListenError) -> Resu
             }
             Err(error) => Err(refused(error)),
         },
-    }
-}
-
-/// The connections of a tcp socket. Never ends, never fails: a connection that could not be accepted is one less.
-pub(super) fn tcp_connections(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
-    unfold(listener, |listener| async {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    // Without it, Nagle's algorithm and delayed acknowledgements cost 40 ms a call; the transport's
-                    // own setting does not reach sockets that it did not bind. A socket that refuses it is gone.
-                    if stream.set_nodelay(true).is_ok() {
-                        return Some((Ok(stream), listener));
-                    }
-                }
-                Err(error) => rest("tcp", &error).await,
-            }
-        }
-    })
-}
-
-/// The connections of a unix socket, in the same way.
-pub(super) fn unix_connections(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
-    unfold(listener, |listener| async {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => return Some((Ok(stream), listener)),
-                Err(error) => rest("unix", &error).await,
-            }
-        }
-    })
-}
-
-async fn rest(socket: &str, error: &io::Error) {
-    tracing::warn!(socket, %error, "A connection could not be accepted.");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::pin;
-
-    use futures_util::StreamExt;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn an_accepted_connection_does_not_wait_to_fill_its_packets() {
-        let listener = bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut connections = pin!(tcp_connections(listener));
-        let _client = TcpStream::connect(address).await.unwrap();
-        let accepted = connections.next().await.unwrap().unwrap();
-        assert!(accepted.nodelay().unwrap());
     }
 }

@@ -12,6 +12,7 @@
 //!
 //! * [`listen`]: tcp (both address families on one socket) and unix sockets, bound by the caller.
 //! * [`admin_rpc`]: feeds changed by call, on sockets of its own.
+//! * `sockets`: what both servers have in common: who may call, what a connection is granted, the end.
 //! * `watch`: the normalized feed, to whoever keeps an index of their own.
 //! * `kv_events`: the same, in the words of SMG's gateway, where that is switched on.
 //! * `explain`: the first block that a worker lacks of a prompt, and why.
@@ -30,6 +31,7 @@
 //!    does not arrive is given up, and large prompts are decoded and hashed aside, in turn.
 
 pub mod admin_rpc;
+mod answer;
 mod connection;
 mod error;
 mod explain;
@@ -46,12 +48,13 @@ mod refusal;
 mod request;
 pub mod response;
 mod server;
+mod sockets;
 mod stream;
 mod tls;
 mod token;
 mod watch;
 
-pub use admin_rpc::{AdminRpc, ReadFeed};
+pub use admin_rpc::{AdminRpc, Guards, ReadFeed};
 pub use connection::KeepAlive;
 pub use files::FileError;
 pub use limits::Limits;

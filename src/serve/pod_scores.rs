@@ -36,7 +36,7 @@ impl IndexerService for PodScores {
             workers: asked.pod_identifiers,
             ..v1::MatchRequest::default()
         };
-        let answer = self.0.matching(Rpc::GetPodScores, Some(&query), deadline).await?;
+        let answer = self.0.matching(Rpc::GetPodScores, Some(&query), deadline).await?.into_message();
         Ok(Response::new(GetPodScoresResponse { scores: scores(&answer, &query.workers) }))
     }
 }

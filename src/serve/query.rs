@@ -1,26 +1,32 @@
 //! The query service.
 
+use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::Stream;
+use hyper::http;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::server::{Grpc, StreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::answer::{AnswerCodec, Answered, StreamAnswered};
 use super::error::QueryError;
 use super::gate::Deadline;
 use super::limits::Limiter;
 use super::matching::answer;
+use super::paced::Paced;
 use super::refusal::Refusal;
 use super::request::{Query, bounded, weight};
-use super::response::{match_response, rank_report};
+use super::response::rank_report;
 use super::stream::{self, Grace};
 use crate::admin::report::{VERSION, millis};
 use crate::admin::{Fleet, RequestMetrics, Rpc};
 use crate::proto::v1;
-use crate::proto::v1::query_service_server::QueryService;
-use crate::proto::{MAX_BATCH, MAX_NAMES};
+use crate::proto::v1::query_service_server::SERVICE_NAME;
+use crate::proto::{Codec, MAX_BATCH, MAX_NAMES};
 
 /// Answers `kvtap.v1.QueryService`.
 #[derive(Clone, Debug)]
@@ -34,6 +40,9 @@ pub(super) struct Queries {
     pub(super) grace: Grace,
 }
 
+/// A call that is being answered.
+pub(super) type Answering = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
+
 /// Requests of a batch that are answered before others get their turn.
 const TURN: usize = 16;
 
@@ -46,24 +55,24 @@ impl Queries {
         rpc: Rpc,
         request: Option<&v1::MatchRequest>,
         deadline: Option<Instant>,
-    ) -> Result<v1::MatchResponse, QueryError> {
+    ) -> Result<Answered, QueryError> {
         let begun = Instant::now();
         let asked = || {
             let query = Query::new(request.ok_or(QueryError::NoRequest)?, deadline)?;
-            Ok(match_response(query.model, answer(&self.fleet, &query)?))
+            Ok(Answered { model: query.model.to_owned(), answer: answer(&self.fleet, &query)? })
         };
-        let response: Result<v1::MatchResponse, QueryError> = self.limiter.work(request.map_or(0, weight), asked).await;
-        let code = match &response {
-            Ok(response) => {
-                if let Some(best) = response.matches.first() {
-                    self.metrics.record_blocks(best.asked_blocks, u64::from(best.matched_blocks));
+        let answered: Result<Answered, QueryError> = self.limiter.work(request.map_or(0, weight), asked).await;
+        let code = match &answered {
+            Ok(answered) => {
+                if let Some(best) = answered.answer.ranks.first() {
+                    self.metrics.record_blocks(best.asked, u64::from(best.held.blocks));
                 }
                 "ok"
             }
             Err(error) => error.code_name(),
         };
         self.metrics.record(rpc, code, begun.elapsed());
-        response
+        answered
     }
 
     /// The same, against the rate: for requests that came together with others.
@@ -72,7 +81,7 @@ impl Queries {
         rpc: Rpc,
         request: Option<&v1::MatchRequest>,
         deadline: Option<Instant>,
-    ) -> Result<v1::MatchResponse, QueryError> {
+    ) -> Result<Answered, QueryError> {
         if let Err(refusal) = self.limiter.charge(1) {
             self.metrics.record_refusal(Some(rpc), "resource_exhausted", refusal.reason());
             return Err(QueryError::Rate { most: self.limiter.limits.requests_per_second });
@@ -89,7 +98,8 @@ impl Queries {
                 0 => self.matching(Rpc::MatchBatch, Some(request), deadline).await,
                 _ => self.charged(Rpc::MatchBatch, Some(request), deadline).await,
             };
-            let result = answer.map_or_else(|error| Outcome::Failure(failure(&error)), Outcome::Response);
+            let response = answer.map(Answered::into_message);
+            let result = response.map_or_else(|error| Outcome::Failure(failure(&error)), Outcome::Response);
             results.push(v1::MatchBatchResult { result: Some(result) });
             if (i + 1).is_multiple_of(TURN) {
                 tokio::task::yield_now().await;
@@ -124,42 +134,123 @@ pub(super) fn deadline<T>(request: &Request<T>) -> Option<Instant> {
     request.extensions().get::<Deadline>().map(|deadline| deadline.0.into_std())
 }
 
-#[tonic::async_trait]
-impl QueryService for Queries {
-    type MatchStreamStream = Pin<Box<dyn Stream<Item = Result<v1::MatchStreamResponse, Status>> + Send>>;
+/// One call of the service.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Match,
+    MatchStream,
+    MatchBatch,
+    ListWorkers,
+}
 
-    async fn r#match(&self, request: Request<v1::MatchRequest>) -> Result<Response<v1::MatchResponse>, Status> {
-        let deadline = deadline(&request);
-        Ok(Response::new(self.matching(Rpc::Match, Some(request.get_ref()), deadline).await?))
+/// A call under way.
+struct Calling(Queries);
+
+type Coming<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
+
+/// Answers calls by their paths. The server that is generated would answer `Match` with messages, which cost more than
+/// finding out what is in them.
+#[derive(Clone, Debug)]
+pub(super) struct QueryServer {
+    queries: Queries,
+    max_message_bytes: usize,
+}
+
+// === impl QueryServer ===
+
+impl QueryServer {
+    /// The server of `queries`. A larger message is refused.
+    pub(super) const fn new(queries: Queries, max_message_bytes: usize) -> Self {
+        Self { queries, max_message_bytes }
     }
 
-    async fn match_stream(
-        &self,
-        request: Request<Streaming<v1::MatchStreamRequest>>,
-    ) -> Result<Response<Self::MatchStreamStream>, Status> {
+    /// The answer to a call; `None` where the path is another service's.
+    pub(super) fn answer(&self, request: http::Request<Paced>) -> Result<Answering, http::Request<Paced>> {
+        let path = request.uri().path().strip_prefix('/').and_then(|path| path.split_once('/'));
+        let Some((SERVICE_NAME, method)) = path else { return Err(request) };
+        let call = match method {
+            "Match" => Call::Match,
+            "MatchStream" => Call::MatchStream,
+            "MatchBatch" => Call::MatchBatch,
+            "ListWorkers" => Call::ListWorkers,
+            _ => return Err(request),
+        };
+        let (most, calling) = (Some(self.max_message_bytes), Calling(self.queries.clone()));
+        Ok(Box::pin(async move {
+            match call {
+                Call::Match => {
+                    let codec = AnswerCodec::<Answered, v1::MatchRequest>::default();
+                    Grpc::new(codec).apply_max_message_size_config(most, None).unary(calling, request).await
+                }
+                Call::MatchStream => {
+                    let codec = AnswerCodec::<StreamAnswered, v1::MatchStreamRequest>::default();
+                    Grpc::new(codec).apply_max_message_size_config(most, None).streaming(calling, request).await
+                }
+                Call::MatchBatch => {
+                    let codec = Codec::<v1::MatchBatchResponse, v1::MatchBatchRequest>::default();
+                    Grpc::new(codec).apply_max_message_size_config(most, None).unary(calling, request).await
+                }
+                Call::ListWorkers => {
+                    let codec = Codec::<v1::ListWorkersResponse, v1::ListWorkersRequest>::default();
+                    Grpc::new(codec).apply_max_message_size_config(most, None).unary(calling, request).await
+                }
+            }
+        }))
+    }
+}
+
+// === impl Calling ===
+
+impl UnaryService<v1::MatchRequest> for Calling {
+    type Response = Answered;
+    type Future = Coming<Answered>;
+
+    fn call(&mut self, request: Request<v1::MatchRequest>) -> Self::Future {
+        let queries = self.0.clone();
+        Box::pin(async move {
+            let deadline = deadline(&request);
+            Ok(Response::new(queries.matching(Rpc::Match, Some(request.get_ref()), deadline).await?))
+        })
+    }
+}
+
+impl StreamingService<v1::MatchStreamRequest> for Calling {
+    type Response = StreamAnswered;
+    type ResponseStream = Pin<Box<dyn Stream<Item = Result<StreamAnswered, Status>> + Send>>;
+    type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<v1::MatchStreamRequest>>) -> Self::Future {
         let deadline = request.extensions().get::<Deadline>().map(|deadline| deadline.0);
-        let answers = stream::answers(self.clone(), request.into_inner(), deadline);
-        Ok(Response::new(Box::pin(answers)))
+        let answers: Self::ResponseStream = Box::pin(stream::answers(self.0.clone(), request.into_inner(), deadline));
+        ready(Ok(Response::new(answers)))
     }
+}
 
-    async fn match_batch(
-        &self,
-        request: Request<v1::MatchBatchRequest>,
-    ) -> Result<Response<v1::MatchBatchResponse>, Status> {
-        let requests = &request.get_ref().requests;
-        bounded("requests", requests.len(), MAX_BATCH)?;
-        Ok(Response::new(v1::MatchBatchResponse { results: self.batch(requests, deadline(&request)).await }))
+impl UnaryService<v1::MatchBatchRequest> for Calling {
+    type Response = v1::MatchBatchResponse;
+    type Future = Coming<v1::MatchBatchResponse>;
+
+    fn call(&mut self, request: Request<v1::MatchBatchRequest>) -> Self::Future {
+        let queries = self.0.clone();
+        Box::pin(async move {
+            let requests = &request.get_ref().requests;
+            bounded("requests", requests.len(), MAX_BATCH)?;
+            let results = queries.batch(requests, deadline(&request)).await;
+            Ok(Response::new(v1::MatchBatchResponse { results }))
+        })
     }
+}
 
-    async fn list_workers(
-        &self,
-        request: Request<v1::ListWorkersRequest>,
-    ) -> Result<Response<v1::ListWorkersResponse>, Status> {
+impl UnaryService<v1::ListWorkersRequest> for Calling {
+    type Response = v1::ListWorkersResponse;
+    type Future = Ready<Result<Response<v1::ListWorkersResponse>, Status>>;
+
+    fn call(&mut self, request: Request<v1::ListWorkersRequest>) -> Self::Future {
         let begun = Instant::now();
-        let response = self.list(request.get_ref());
+        let response = self.0.list(request.get_ref());
         let code = response.as_ref().map_or_else(QueryError::code_name, |_| "ok");
-        self.metrics.record(Rpc::ListWorkers, code, begun.elapsed());
-        Ok(Response::new(response?))
+        self.0.metrics.record(Rpc::ListWorkers, code, begun.elapsed());
+        ready(response.map(Response::new).map_err(Status::from))
     }
 }
 

@@ -18,6 +18,9 @@ pub(super) enum Refusal {
     /// Every place is taken.
     #[error("limits.in_flight: {most} requests are under way")]
     InFlight { most: usize },
+    /// Every place that streams may take is taken.
+    #[error("limits.in_flight: {most} streams are under way, and the other places are for single requests")]
+    Streams { most: usize },
     /// The memory for requests is taken.
     #[error("limits.request_bytes: {most} bytes of requests are in memory")]
     Memory { most: usize },
@@ -52,7 +55,7 @@ impl Refusal {
         match self {
             Self::MessageTooLarge { .. } => "message_too_large",
             Self::TooSlow { .. } => "too_slow",
-            Self::InFlight { .. } => "in_flight",
+            Self::InFlight { .. } | Self::Streams { .. } => "in_flight",
             Self::Memory { .. } => "request_bytes",
             Self::Rate { .. } => "rate",
             Self::Token => "token",
@@ -66,7 +69,9 @@ impl Refusal {
         match self {
             Self::MessageTooLarge { .. } => Code::InvalidArgument,
             Self::TooSlow { .. } | Self::Deadline => Code::DeadlineExceeded,
-            Self::InFlight { .. } | Self::Memory { .. } | Self::Rate { .. } => Code::ResourceExhausted,
+            Self::InFlight { .. } | Self::Streams { .. } | Self::Memory { .. } | Self::Rate { .. } => {
+                Code::ResourceExhausted
+            }
             Self::Token => Code::Unauthenticated,
             Self::Draining => Code::Unavailable,
         }

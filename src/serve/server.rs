@@ -5,35 +5,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::connection::{KeepAlive, Serving};
+use super::connection::KeepAlive;
 use super::explain::Explains;
 use super::files::FileError;
-use super::gate::Gate;
 use super::kv_events;
 use super::limits::{Limiter, Limits};
 use super::listen::Listener;
 use super::pod_scores::PodScores;
-use super::query::Queries;
+use super::query::{Queries, QueryServer};
+use super::sockets::{Guard, Service, Sockets};
 use super::stream::Grace;
-use super::tls::{Tls, TlsFiles};
-use super::token::Token;
+use super::tls::TlsFiles;
 use super::watch::{Hub, Watches};
 use crate::admin::{Fleet, Readiness, RequestMetrics};
-use crate::net::{Door, Slots, Socket};
 use crate::proto::indexer::indexer_service_server::IndexerServiceServer;
 use crate::proto::v1::explain_service_server::{ExplainServiceServer, SERVICE_NAME as EXPLAIN_SERVICE};
-use crate::proto::v1::query_service_server::{QueryServiceServer, SERVICE_NAME};
+use crate::proto::v1::query_service_server::SERVICE_NAME;
 use crate::proto::v1::watch_service_server::{SERVICE_NAME as WATCH_SERVICE, WatchServiceServer};
 use crate::proto::{DESCRIPTORS, LLM_D_DESCRIPTORS, SMG_DESCRIPTORS};
-use crate::telemetry;
 
 /// How the server behaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,24 +81,19 @@ pub enum ServeError {
     /// The descriptors that reflection serves do not decode.
     #[error("the protocol's descriptors do not decode: {0}")]
     Descriptors(#[from] tonic_reflection::server::Error),
-    /// The files of TLS cannot be used.
-    #[error("grpc.tls: {0}")]
-    Tls(FileError),
-    /// The file of the token cannot be used.
-    #[error("grpc.token_file: {0}")]
-    Token(FileError),
-    /// The transport failed.
-    #[error("the gRPC transport failed: {0}")]
-    Transport(#[from] tonic::transport::Error),
+    /// The files of TLS of a section of the configuration cannot be used.
+    #[error("{0}.tls: {1}")]
+    Tls(&'static str, FileError),
+    /// The file of its token cannot be used.
+    #[error("{0}.token_file: {1}")]
+    Token(&'static str, FileError),
     /// A server task failed.
     #[error("a gRPC server task failed: {0}")]
     Task(#[from] JoinError),
 }
 
-/// The port's word in metrics.
+/// The port's word in metrics, and the section of its settings.
 const PORT: &str = "grpc";
-/// How often mounted files are looked at.
-const LOOK: Duration = Duration::from_secs(2);
 
 /// Answers on `listeners` until `shutdown`, then drains.
 ///
@@ -121,8 +112,7 @@ pub async fn run(
     options: Options,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let tls = options.tls.clone().map(Tls::load).transpose().map_err(ServeError::Tls)?.map(Arc::new);
-    let token = options.token_file.clone().map(Token::load).transpose().map_err(ServeError::Token)?.map(Arc::new);
+    let guard = Guard::load(PORT, options.tls.clone(), options.token_file.clone())?;
     let health = HealthReporter::new();
     let stop = CancellationToken::new();
     let hub = Hub::start(Arc::clone(&fleet), requests.clone(), options.watch, stop.clone());
@@ -134,106 +124,30 @@ pub async fn run(
         drain: stop.clone(),
         grace: Grace::of(options.grace),
     };
-    let routes = routes(queries, hub, &health, &options)?;
-    let serving = |tls: Option<Arc<Tls>>| {
-        let gate = Gate {
-            routes: routes.clone(),
-            limiter: limiter.clone(),
-            metrics: requests.clone(),
-            token: token.clone(),
-            max_message_bytes: options.max_message_bytes,
-        };
-        Arc::new(Serving::new(gate, tls, &options.limits, options.keep_alive, stop.clone()))
+    let service = Service {
+        queries: Some(QueryServer::new(queries.clone(), options.max_message_bytes)),
+        routes: routes(queries, hub, &health, &options)?,
+        limiter,
+        metrics: requests,
+        max_message_bytes: options.max_message_bytes,
+        keep_alive: options.keep_alive,
+        guard,
     };
-    let (plain, secure) = (serving(None), serving(tls.clone()));
-
-    let slots = Slots::new(options.limits.connections.connections, requests.connections.clone(), PORT);
-    let mut lines = Vec::with_capacity(listeners.len());
-    let mut files: Vec<PathBuf> = Vec::new();
-    let mut servers = JoinSet::new();
-    for listener in listeners {
-        lines.push(format!("grpc listening on {}", listener.address()?));
-        let (socket, serving) = match listener {
-            Listener::Tcp(socket) => (Socket::Tcp(socket), &secure),
-            Listener::Unix(socket, file) => {
-                files.push(file);
-                (Socket::Unix(socket), &plain)
-            }
-        };
-        let door = Door::new(socket, slots.clone(), requests.connections.clone(), PORT);
-        servers.spawn(accept(door, Arc::clone(serving), stop.clone()));
-    }
-    let looking = tokio::spawn(look(tls, token, requests, stop.clone()));
+    let mut sockets = Sockets::open(PORT, listeners, service, stop.clone())?;
     report(&health, ServingStatus::Serving).await;
     readiness.set(true);
-    for line in lines {
-        telemetry::announce(&line);
-    }
+    sockets.announce("grpc");
 
     let ended = tokio::select! {
         () = shutdown.cancelled() => Ok(()),
-        Some(server) = servers.join_next() => server.map_err(ServeError::from),
+        error = sockets.failed() => Err(error),
     };
     readiness.set(false);
     report(&health, ServingStatus::NotServing).await;
     end_health_watches(health).await;
     stop.cancel();
-    let drained = tokio::time::timeout(options.grace, async { while servers.join_next().await.is_some() {} });
-    if drained.await.is_err() {
-        tracing::warn!(grace = ?options.grace, "Requests were cut off at the end of the grace.");
-    }
-    looking.abort();
-    for file in files {
-        if let Err(error) = std::fs::remove_file(&file) {
-            tracing::warn!(file = %file.display(), %error, "The socket file could not be removed.");
-        }
-    }
+    sockets.close(options.grace).await;
     ended
-}
-
-/// Serves what comes in by a door until `stop`, then waits for what is open.
-async fn accept(mut door: Door, serving: Arc<Serving>, stop: CancellationToken) {
-    let mut open = JoinSet::new();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => break,
-            (stream, slot) = door.accept() => {
-                open.spawn(Arc::clone(&serving).serve(stream, slot));
-            }
-            // However a connection has ended, it is over.
-            Some(_) = open.join_next() => {}
-        }
-    }
-    // The socket is closed before what is open has ended: nobody new waits for a server that goes.
-    drop(door);
-    while open.join_next().await.is_some() {}
-}
-
-/// Looks at mounted files every now and then.
-async fn look(tls: Option<Arc<Tls>>, token: Option<Arc<Token>>, requests: RequestMetrics, stop: CancellationToken) {
-    if tls.is_none() && token.is_none() {
-        return;
-    }
-    let mut ticks = interval(LOOK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while !stop.is_cancelled() {
-        ticks.tick().await;
-        let (tls, token) = (tls.clone(), token.clone());
-        // Files of a network volume may take their time.
-        let looked = tokio::task::spawn_blocking(move || {
-            [("tls", tls.and_then(|tls| tls.look())), ("token", token.and_then(|token| token.look()))]
-        });
-        for (what, outcome) in looked.await.into_iter().flatten() {
-            let Some(outcome) = outcome else { continue };
-            requests.record_reload(what, outcome.is_ok());
-            match outcome {
-                Ok(()) => tracing::info!(what, "Replaced files were read and are in force."),
-                Err(error) => {
-                    tracing::error!(what, %error, "Replaced files cannot be used: what was in force stays so.");
-                }
-            }
-        }
-    }
 }
 
 fn routes(queries: Queries, hub: Arc<Hub>, health: &HealthReporter, options: &Options) -> Result<Routes, ServeError> {
@@ -243,11 +157,11 @@ fn routes(queries: Queries, hub: Arc<Hub>, health: &HealthReporter, options: &Op
         let scores = IndexerServiceServer::new(PodScores(queries.clone()));
         routes.add_service(scores.max_decoding_message_size(options.max_message_bytes));
     }
-    let service = QueryServiceServer::new(queries).max_decoding_message_size(options.max_message_bytes);
+    let limiter = queries.limiter.clone();
     routes
-        .add_service(service)
         .add_service(
-            ExplainServiceServer::new(Explains(Arc::clone(&hub))).max_decoding_message_size(options.max_message_bytes),
+            ExplainServiceServer::new(Explains { hub: Arc::clone(&hub), limiter: limiter.clone() })
+                .max_decoding_message_size(options.max_message_bytes),
         )
         .add_service(WatchServiceServer::new(Watches(Arc::clone(&hub))))
         .add_service(HealthServer::new(HealthService::from_health_reporter(health.clone())));

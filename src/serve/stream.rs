@@ -3,7 +3,8 @@
 //! Requests are taken one at a time, so flow control reaches back to whoever sends them. When the server drains, what
 //! has come is answered: the stream goes on until no request has come for a moment, and then ends with OK. Where they
 //! go on coming it ends with `UNAVAILABLE` in time for what has been answered to arrive, since OK would say that
-//! nothing was left out. A client that sends without a pause may see its connection end before it reads that.
+//! nothing was left out. What a client still sends then is taken and dropped until it has read that: a connection that
+//! is closed with something unread in it takes with it what the client has not read yet.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,9 +12,10 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
+use super::answer::StreamAnswered;
 use super::query::{Queries, failure};
 use super::refusal::Refusal;
 use crate::admin::Rpc;
@@ -55,6 +57,9 @@ enum Next {
     Refused(Refusal),
 }
 
+/// How long a caller may take to hear that its stream is over.
+const LINGER: Duration = Duration::from_secs(1);
+
 // === impl Grace ===
 
 impl Grace {
@@ -71,7 +76,7 @@ pub(super) fn answers(
     queries: Queries,
     requests: Streaming<v1::MatchStreamRequest>,
     deadline: Option<Instant>,
-) -> impl Stream<Item = Result<v1::MatchStreamResponse, Status>> + Send {
+) -> impl Stream<Item = Result<StreamAnswered, Status>> + Send {
     let drain = Drain::No(Box::pin(queries.drain.clone().cancelled_owned()));
     let answering = Answering { queries, requests, deadline, drain };
     unfold(Some(answering), async |answering| {
@@ -81,9 +86,17 @@ pub(super) fn answers(
                 let answer = answering.answer(*request).await;
                 Some((Ok(answer), Some(answering)))
             }
-            Next::End | Next::Drained => None,
+            Next::End => None,
+            Next::Drained => {
+                answering.linger();
+                None
+            }
             Next::Broken(status) => Some((Err(answering.queries.broken(status)), None)),
-            Next::Refused(refusal) => Some((Err(answering.queries.ended(refusal)), None)),
+            Next::Refused(refusal) => {
+                let status = answering.queries.ended(refusal);
+                answering.linger();
+                Some((Err(status), None))
+            }
         }
     })
 }
@@ -115,11 +128,15 @@ impl Answering {
         }
     }
 
-    async fn answer(&mut self, request: v1::MatchStreamRequest) -> v1::MatchStreamResponse {
-        use v1::match_stream_response::Result as Outcome;
+    /// Takes what the caller still sends, until it has heard that the stream is over.
+    fn linger(self) {
+        let Self { mut requests, .. } = self;
+        tokio::spawn(timeout(LINGER, async move { while let Ok(Some(_)) = requests.message().await {} }));
+    }
+
+    async fn answer(&mut self, request: v1::MatchStreamRequest) -> StreamAnswered {
         let answer = self.queries.charged(Rpc::MatchStream, request.request.as_ref(), None).await;
-        let result = answer.map_or_else(|error| Outcome::Failure(failure(&error)), Outcome::Response);
-        v1::MatchStreamResponse { id: request.id, result: Some(result) }
+        StreamAnswered { id: request.id, result: answer.map_err(|error| failure(&error)) }
     }
 }
 

@@ -7,13 +7,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::admin_rpc::reader;
-use crate::admin::Fleet;
+use crate::admin::{Fleet, RequestMetrics};
 use crate::cli::Failure;
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::feed::Snapshots;
 use crate::roster::Roster;
-use crate::serve::{self, AdminRpc, Listener};
+use crate::serve::{self, AdminRpc, Guards, Listener};
 
 /// What may want other feeds than the file does.
 pub(super) struct Changing {
@@ -35,12 +35,21 @@ impl Changing {
     }
 
     /// Begins to take Admin calls, where that is configured; returns what waits for the end of it.
-    pub fn admin_rpc(self, listeners: Vec<Listener>, shutdown: CancellationToken) -> impl Future<Output = ()> {
-        let served = (!listeners.is_empty()).then(|| {
+    pub fn admin_rpc(
+        self,
+        listeners: Vec<Listener>,
+        guards: Guards,
+        requests: RequestMetrics,
+        shutdown: CancellationToken,
+    ) -> Result<impl Future<Output = ()>, Failure> {
+        let served = if listeners.is_empty() {
+            None
+        } else {
             let service = AdminRpc::new(self.roster, reader(self.config, self.snapshots));
-            tokio::spawn(serve::admin_rpc::run(listeners, service, shutdown))
-        });
-        async move {
+            let served = serve::admin_rpc::open(listeners, service, requests, guards, shutdown);
+            Some(tokio::spawn(served.map_err(|error| Failure::Failed(error.to_string()))?))
+        };
+        Ok(async move {
             match served {
                 None => {}
                 Some(served) => match served.await {
@@ -49,6 +58,6 @@ impl Changing {
                     Err(error) => tracing::error!(%error, "The Admin service's task failed."),
                 },
             }
-        }
+        })
     }
 }

@@ -1,0 +1,144 @@
+//! From a published event to a match that sees it, at 10,000 events a second; and the floor of the same socket.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+use tonic::transport::Channel;
+use zeromq::{Socket, SocketRecv, SubSocket};
+
+use crate::engine::{Publisher, le, stored};
+use crate::process::{Server, command};
+use crate::v1::match_request::Prompt;
+use crate::v1::query_service_client::QueryServiceClient;
+use crate::{ROUNDS, fleet, load, stats, v1};
+
+/// Events that go out together, every millisecond.
+const TOGETHER: u64 = 10;
+/// One of so many events is looked for.
+const SAMPLE: u64 = 100;
+const TURN: Duration = Duration::from_secs(2);
+
+/// The tokens of a block that nobody else stores.
+fn tokens(number: u64) -> Vec<u32> {
+    let mut tokens = vec![number as u32, 4_000_000];
+    tokens.resize(16, 7);
+    tokens
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+/// A subscriber that only receives: says when each message came that is looked for, in nanoseconds.
+pub async fn receive(endpoint: &str) {
+    let mut socket = SubSocket::new();
+    socket.connect(endpoint).await.unwrap();
+    socket.subscribe("").await.unwrap();
+    loop {
+        let message = socket.recv().await.unwrap();
+        let came = now();
+        let sequence = message.get(1).and_then(|frame| frame.first_chunk().copied()).map(u64::from_be_bytes);
+        if let Some(sequence) = sequence.filter(|sequence| sequence % SAMPLE == 0) {
+            println!("{sequence} {came}");
+        }
+    }
+}
+
+/// Publishes for one turn at the rate; tells the number of each event that is looked for, and when it was sent.
+async fn publish(publisher: &mut Publisher, sampled: impl Fn(u64, u64)) {
+    let mut ticks = interval(Duration::from_millis(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let begun = Instant::now();
+    while begun.elapsed() < TURN {
+        ticks.tick().await;
+        for _ in 0..TOGETHER {
+            let number = publisher.next_sequence();
+            let message = stored(&tokens(number), 0);
+            let sent = now();
+            publisher.publish(message).await;
+            if number % SAMPLE == 0 {
+                sampled(number, sent);
+            }
+        }
+    }
+}
+
+/// One turn of the receiver.
+async fn received(publisher: &mut Publisher, came: &mut mpsc::UnboundedReceiver<(u64, u64)>) -> Vec<Duration> {
+    let (sender, mut sent) = mpsc::unbounded_channel();
+    publish(publisher, |number, at| drop(sender.send((number, at)))).await;
+    drop(sender);
+    let mut times = Vec::new();
+    while let Some((number, sent)) = sent.recv().await {
+        let came = loop {
+            let (which, came) = came.recv().await.expect("the receiver goes on");
+            if which == number {
+                break came;
+            }
+        };
+        times.push(Duration::from_nanos(came.saturating_sub(sent)));
+    }
+    times
+}
+
+/// One turn of kvtap: asks for each sampled event until it is there.
+async fn seen(publisher: &mut Publisher, channel: &Channel) -> Vec<Duration> {
+    let (sender, mut sent) = mpsc::unbounded_channel();
+    let mut client = QueryServiceClient::new(channel.clone());
+    let asking = tokio::spawn(async move {
+        let mut times = Vec::new();
+        while let Some((number, sent)) = sent.recv().await {
+            let prompt = Some(Prompt::TokensLe(le(&tokens(number))));
+            let request = v1::MatchRequest { model: "m".to_owned(), prompt, ..v1::MatchRequest::default() };
+            loop {
+                let answer = client.r#match(request.clone()).await.unwrap().into_inner();
+                if answer.matches.first().is_some_and(|held| held.matched_blocks == 1) {
+                    break;
+                }
+            }
+            times.push(Duration::from_nanos(now().saturating_sub(sent)));
+        }
+        times
+    });
+    publish(publisher, |number, at| drop(sender.send((number, at)))).await;
+    drop(sender);
+    asking.await.unwrap()
+}
+
+pub async fn run(kvtap: &Path) {
+    let (mut ours, mut theirs) = (Publisher::new().await, Publisher::new().await);
+    let (_folder, file) = fleet::configured(&[ours.endpoint()]);
+    let (_kvtap, at) = Server::start(kvtap, &["serve", "--config", &file], "grpc listening on ");
+    let channel = load::channel(&at).await;
+    let mut floor = command(&std::env::current_exe().unwrap(), &["receive", theirs.endpoint()]);
+    floor.stdout(Stdio::piped());
+    let mut floor = Server::spawn(floor);
+    let lines = floor.lines();
+    let (sender, mut came) = mpsc::unbounded_channel();
+    thread::spawn(move || {
+        for line in lines {
+            let (sequence, at) = line.split_once(' ').unwrap();
+            drop(sender.send((sequence.parse().unwrap(), at.parse().unwrap())));
+        }
+    });
+    // Both have to be there before anything counts, and what is there of the first turns is dropped.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    publish(&mut theirs, |_, _| {}).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    while came.try_recv().is_ok() {}
+    publish(&mut ours, |_, _| {}).await;
+    let (mut rows, mut over) = ([stats::Row::new("seen by a match"), stats::Row::new("received only")], Vec::new());
+    for _ in 0..ROUNDS {
+        let mut seen = seen(&mut ours, &channel).await;
+        let mut received = received(&mut theirs, &mut came).await;
+        over.push((stats::quantile(&mut seen, 0.99) - stats::quantile(&mut received, 0.99)) / 1e3);
+        rows[0].round(seen);
+        rows[1].round(received);
+    }
+    stats::table("an event at 10,000 events a second", &rows);
+    println!("  p99 over the floor: {:.2} ms", stats::median(&over));
+}

@@ -254,9 +254,11 @@ impl Keeper {
         let task = spawn_blocking(move || {
             let _turn = turn;
             let mut held = None;
-            let bytes = snapshot::encode(&owner, stamp.epoch, Some(&head), |visit| held = index.export(rank, visit));
-            // A feed that was stopped meanwhile does not listen any more.
-            let _ = taken.send(());
+            let bytes = snapshot::encode(&owner, stamp.epoch, Some(&head), |visit| {
+                held = index.export(rank, visit);
+                // The checksum is nothing to wait for. A feed that was stopped meanwhile does not listen any more.
+                let _ = taken.send(());
+            });
             if held != Some(stamp) {
                 return Ok(false);
             }

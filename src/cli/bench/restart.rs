@@ -50,8 +50,8 @@ fn in_store(fleet: &mut Fleet, grid: Grid, store: &Store) -> Result<Restart, Fai
         let start = Instant::now();
         let file = encode(&owner, 1, Some(&head), |visit| {
             fleet.index.export(rank, visit);
+            stall = stall.max(start.elapsed());
         });
-        stall = stall.max(start.elapsed());
         bytes += file.len() as u64;
         store.replace(&owner, &file)?;
     }

@@ -1,4 +1,6 @@
-//! `kvtap sim`: simulated engine ranks on real sockets, under a seeded load.
+//! `kvtap sim`: simulated engine ranks on real sockets, under a seeded load; or a fleet of them on a NATS server.
+
+mod fleet;
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -13,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Outcome, signals};
 use crate::block::Grid;
+use crate::feed::nats::NatsEndpoint;
 use crate::sim::encode::Dialect;
 use crate::sim::engine::{Config, Engine};
 use crate::sim::faults::Fault;
@@ -40,6 +43,9 @@ Examples:
       rank 0 on 5557 and 6557, rank 1 on 5558 and 6558, 20 requests a second each
   kvtap sim --requests 200 --fault drop=5@50 --fault restart@120
       five messages that only a replay can give after request 50, a new process after request 120
+  kvtap sim --nats nats://127.0.0.1:4222 --workers 1000 --day 60 --restarts 30
+      no sockets: a fleet of 1,000 pods whose events one kvtap publishes and another follows, through a day of a minute;
+      exit code 1 where the follower does not end equal
 
 Faults: drop=N (only a replay has them)  lose=N (nobody has them)  duplicate=N  delay=NxMS  burn  forget (the replay ring)
         stall  resume  stop  restart  restart-in-place (the sockets stay open)")]
@@ -80,7 +86,7 @@ pub struct Args {
     /// Seed of the load and of the engines' block names
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Requests a second and rank; as fast as possible if not given
+    /// Requests a second and rank; as fast as possible if not given (of a fleet: 0.2, its mean over the day)
     #[arg(long, value_name = "R", value_parser = positive)]
     pub rate: Option<f64>,
     /// Requests a rank; without end if not given
@@ -98,6 +104,18 @@ pub struct Args {
     /// A fault after the n-th request of each rank; may be given again
     #[arg(long = "fault", value_name = "FAULT@REQUEST")]
     pub faults: Vec<FaultAt>,
+    /// A fleet on these NATS servers, in place of sockets
+    #[arg(long, value_name = "URL")]
+    pub nats: Option<NatsEndpoint>,
+    /// Of a fleet: its pods
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub workers: u32,
+    /// Of a fleet: how long a day is, in seconds. Its load is least at both ends and most in the middle
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = positive)]
+    pub day: f64,
+    /// Of a fleet: pods that restart in a day, every second one with its sidecar
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub restarts: u32,
     /// Seconds to stay once all requests are done, so that subscribers can drain and replays are answered
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = positive)]
     pub linger: f64,
@@ -163,6 +181,12 @@ pub enum SimError {
     /// Nobody reads what is printed.
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
+    /// The fleet's index or an engine's own bytes.
+    #[error("the fleet failed: {0}")]
+    Fleet(String),
+    /// The follower is not what the engines are.
+    #[error("the follower does not hold what the engines hold")]
+    Unequal,
     /// A rank's task ended without a result.
     #[error("a rank failed: {0}")]
     Rank(#[from] tokio::task::JoinError),
@@ -173,6 +197,9 @@ pub enum SimError {
 /// # Errors
 /// [`SimError`].
 pub async fn simulate(args: Args, out: &mut impl Write, stop: CancellationToken) -> Result<(), SimError> {
+    if let Some(servers) = args.nats.clone() {
+        return fleet::simulate(&args, servers, out, stop).await;
+    }
     let mut engines = Vec::new();
     for rank in 0..args.ranks {
         let mut engine = Engine::start(config(&args), rank).await?;

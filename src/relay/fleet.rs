@@ -341,7 +341,7 @@ async fn recall_all(means: Means, told: mpsc::Sender<Vec<Recalled>>, stop: Cance
     if options.keep.is_none() {
         return;
     }
-    let context = stream::context(&client);
+    let context = stream::reading(&client);
     for _ in 0..RECALLS {
         let recalled = tokio::select! {
             recalled = kept::announcements(&context, &options.stream, &options.follow) => recalled,

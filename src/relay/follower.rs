@@ -143,7 +143,7 @@ impl Follower {
             First::Recalled(age) => now.checked_sub(age).unwrap_or(now),
         };
         let follower = Self {
-            context: stream::context(&means.client),
+            context: stream::reading(&means.client),
             address,
             entry,
             _place: place,

@@ -56,16 +56,9 @@ impl Unusable {
 // === impl Batch ===
 
 impl Batch {
-    /// The batch's bytes, without what its reader knows or can work out.
+    /// The batch's bytes. Its deltas are [bare](replica::encode::bare).
     pub(super) fn encode(self) -> Bytes {
-        let mut deltas = self.deltas;
-        for delta in &mut deltas {
-            delta.key = None;
-            for run in runs(delta) {
-                run.prefix_hashes = Vec::new();
-            }
-        }
-        let Self { life, number, continues, .. } = self;
+        let Self { life, deltas, number, continues } = self;
         v1::RelayBatch { life, deltas, number, continues }.encode_to_vec().into()
     }
 

@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::RelayOptions;
@@ -54,7 +54,10 @@ const INBOX: &str = "_INBOX.";
 const SENDING: usize = 2;
 
 /// Changes that are published at once; a batch has [`encode::MAX_BLOCKS`] blocks at most.
-const DELTAS: usize = 256;
+const DELTAS: usize = 4096;
+
+/// The shortest time from one round of publications to the next.
+const ROUND: Duration = Duration::from_millis(1);
 
 /// Pieces of a snapshot between two looks at whether the connection keeps up.
 const FLUSH_EVERY: usize = 16;
@@ -70,6 +73,8 @@ pub(super) struct Owner {
     /// Our name among owners.
     name: String,
     acks: Acks,
+    /// When was last published.
+    round: Instant,
     figures: Arc<Figures>,
     /// Snapshots that are on their way to who asked.
     sending: JoinSet<()>,
@@ -115,8 +120,8 @@ impl Owner {
         let acks = Acks::new(&client, options.stream.clone(), Arc::clone(&figures));
         let listener = index.listen(TapBounds::default());
         let requests = mpsc::channel(REQUESTS);
-        let (ranks, sending, keeping) = (HashMap::new(), JoinSet::new(), JoinSet::new());
-        Self { options, client, index, board, listener, ranks, name, acks, figures, sending, keeping, requests }
+        let (ranks, sending, keeping, round) = (HashMap::new(), JoinSet::new(), JoinSet::new(), Instant::now());
+        Self { options, client, index, board, listener, ranks, name, acks, round, figures, sending, keeping, requests }
     }
 
     /// Publishes until it is dropped.
@@ -127,6 +132,7 @@ impl Owner {
             tokio::select! {
                 heard = self.listener.next() => match heard {
                     Ok(heard) => {
+                        self.gather().await;
                         self.publish(heard).await;
                     }
                     Err(_) => self.start_over(),
@@ -143,6 +149,16 @@ impl Owner {
                 self.look().await;
             }
         }
+    }
+
+    /// Lets a busy engine's changes come together: a message costs more than what is in it. What comes after a pause does not
+    /// wait.
+    async fn gather(&mut self) {
+        let next = self.round + ROUND;
+        if next > Instant::now() {
+            sleep_until(next).await;
+        }
+        self.round = Instant::now();
     }
 
     /// Says that this owner leaves.
@@ -275,7 +291,7 @@ impl Owner {
         let mut blocks = 0;
         let mut batches = Vec::new();
         for delta in deltas {
-            for piece in encode::delta(&owned.key, delta) {
+            for piece in encode::bare(delta) {
                 let size = piece.changes.iter().map(blocks_of).sum::<usize>();
                 if blocks + size > encode::MAX_BLOCKS && !batch.is_empty() {
                     batches.push(std::mem::take(&mut batch));

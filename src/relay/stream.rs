@@ -17,6 +17,10 @@ use super::subject::{PREFIX, Topic};
 /// How long the server may take for one answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// The same for a follower that reads: a server that has gone takes the answer along, and until then nothing else of the
+/// rank is looked at.
+const READING: Duration = Duration::from_secs(2);
+
 /// Publications with one message id within this time are kept once.
 const DUPLICATES: Duration = Duration::from_secs(120);
 
@@ -43,6 +47,13 @@ pub(super) struct Found {
 pub(super) fn context(client: &async_nats::Client) -> jetstream::Context {
     let mut context = jetstream::new(client.clone());
     context.set_timeout(ANSWER);
+    context
+}
+
+/// A context for [`read`].
+pub(super) fn reading(client: &async_nats::Client) -> jetstream::Context {
+    let mut context = jetstream::new(client.clone());
+    context.set_timeout(READING);
     context
 }
 
@@ -141,11 +152,12 @@ pub(super) async fn read(
     let consumer = stream.create_consumer(config).await?;
     let mut left = consumer.cached_info().num_pending;
     let (mut found, mut bytes) = (Vec::new(), 0);
-    let read = async {
+    let name = consumer.cached_info().name.clone();
+    let read: Result<(), async_nats::Error> = async {
         while left > 0 && found.len() < MOST && bytes < MOST_BYTES {
             let mut messages = consumer.fetch().max_messages(AT_ONCE).messages().await?;
             let before = found.len();
-            while let Some(message) = messages.next().await {
+            while let Some(message) = timeout(READING, messages.next()).await? {
                 let message = message?;
                 let (sequence, written) = {
                     let info = message.info()?;
@@ -161,9 +173,12 @@ pub(super) async fn read(
             }
         }
         Ok(())
-    };
-    let read: Result<(), async_nats::Error> = timeout(6 * ANSWER, read).await.unwrap_or_else(|late| Err(late.into()));
-    let _ = timeout(ANSWER, stream.delete_consumer(&consumer.cached_info().name)).await;
+    }
+    .await;
+    // It would go by itself; where the server answers, it goes now, and nobody waits for that.
+    tokio::spawn(async move {
+        let _ = stream.delete_consumer(&name).await;
+    });
     read.map(|()| found)
 }
 

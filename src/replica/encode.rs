@@ -38,8 +38,18 @@ pub fn key(identity: &Identity, rank: RankId, instance: u64) -> v1::RankKey {
 
 /// A delta as messages that belong together, in their order.
 pub fn delta(key: &v1::RankKey, delta: &Delta) -> Vec<v1::RankDelta> {
-    let at = point(delta);
-    let message = |changes| v1::RankDelta { key: Some(key.clone()), at: Some(at), changes, goes_on: true };
+    told(Some(key), delta)
+}
+
+/// The same without what a reader knows or can work out: no key, and no prefix hashes. One removed block is told as if
+/// it stood at a prompt's beginning, by its prefix hash: there the two hashes are one.
+pub fn bare(delta: &Delta) -> Vec<v1::RankDelta> {
+    told(None, delta)
+}
+
+fn told(key: Option<&v1::RankKey>, delta: &Delta) -> Vec<v1::RankDelta> {
+    let (at, whole) = (point(delta), key.is_some());
+    let message = |changes| v1::RankDelta { key: key.cloned(), at: Some(at), changes, goes_on: true };
     let mut messages = Vec::new();
     let mut changes = Vec::new();
     let mut blocks = 0;
@@ -60,7 +70,7 @@ pub fn delta(key: &v1::RankKey, delta: &Delta) -> Vec<v1::RankDelta> {
             Change::Groups { notes, too_many } => Told::Groups(groups(notes, *too_many)),
             Change::Partial(partial) => Told::Partial(*partial),
             Change::Run(run) => {
-                for piece in pieces(run) {
+                for piece in pieces(run, whole) {
                     let size = piece.content_hashes.len();
                     add(v1::Change { change: Some(Told::Run(piece)) }, size);
                 }
@@ -118,9 +128,8 @@ impl Snapshot {
                 self.last = run.parent;
             }
             let end = run.contents.len().min(self.told + room);
-            let piece = piece(run, self.told, end, self.last);
+            let piece = piece(run, self.told, end, &mut self.last, true);
             room -= end - self.told;
-            self.last = piece.prefix_hashes.last().copied().map(PrefixHash);
             runs.push(piece);
             self.told = end;
             if end == run.contents.len() {
@@ -177,38 +186,45 @@ fn groups(notes: &[(Group, GroupRule, u32)], too_many: bool) -> v1::Groups {
 }
 
 /// A run cut into pieces that fit into a message.
-fn pieces(run: &BlockRun) -> impl Iterator<Item = v1::BlockRun> {
+fn pieces(run: &BlockRun, whole: bool) -> impl Iterator<Item = v1::BlockRun> {
     let starts = (0..run.contents.len()).step_by(MAX_BLOCKS);
     starts.scan(run.parent, move |last, from| {
-        let piece = piece(run, from, run.contents.len().min(from + MAX_BLOCKS), *last);
-        *last = piece.prefix_hashes.last().copied().map(PrefixHash);
-        Some(piece)
+        Some(piece(run, from, run.contents.len().min(from + MAX_BLOCKS), last, whole))
     })
 }
 
-/// Blocks `[from, to)` of a run; `parent` is the block before them.
-fn piece(run: &BlockRun, from: usize, to: usize, parent: Option<PrefixHash>) -> v1::BlockRun {
+/// Blocks `[from, to)` of a run, with or without their prefix hashes; `last` is the block before them, and then the last of
+/// them where more follow.
+fn piece(run: &BlockRun, from: usize, to: usize, last: &mut Option<PrefixHash>, whole: bool) -> v1::BlockRun {
+    let parent = *last;
     let contents: &[ContentHash] = run.contents.get(from..to).unwrap_or_default();
     let (kind, on) = match run.what {
         What::Stored(on) => (v1::RunKind::Stored, tier(on)),
         What::Removed(on) => (v1::RunKind::Removed, tier(on)),
         What::Passed => (v1::RunKind::Passed, v1::Tier::Unspecified),
     };
-    let mut last = parent;
-    let prefix = |content: &ContentHash| {
-        let next = PrefixHash::after(last, *content);
-        last = Some(next);
+    let mut prefix = |content: &ContentHash| {
+        let next = PrefixHash::after(*last, *content);
+        *last = Some(next);
         next.0
     };
-    v1::BlockRun {
+    let mut told = v1::BlockRun {
         kind: kind.into(),
         tier: on.into(),
         group: run.group.map(|group| group.0),
         parent: parent.map(|parent| parent.0),
         position: run.position.saturating_add(from as u32),
-        prefix_hashes: contents.iter().map(prefix).collect(),
+        prefix_hashes: Vec::new(),
         content_hashes: contents.iter().map(|content| content.0).collect(),
+    };
+    if whole {
+        told.prefix_hashes = contents.iter().map(prefix).collect();
+    } else if let (What::Removed(_), [content]) = (run.what, contents) {
+        (told.parent, told.position, told.content_hashes) = (None, 0, vec![prefix(content)]);
+    } else if to < run.contents.len() {
+        contents.iter().map(prefix).for_each(drop);
     }
+    told
 }
 
 fn tier(tier: Tier) -> v1::Tier {

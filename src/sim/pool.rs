@@ -131,7 +131,7 @@ impl Pool {
     }
 
     /// The empty pool of a new process after this one. Requests of the old life are none of the new one's.
-    pub(super) fn reborn(&self, root: u128) -> Self {
+    pub fn reborn(&self, root: u128) -> Self {
         Self { next_request: self.next_request, ..Self::new(self.shape, root) }
     }
 

@@ -145,3 +145,19 @@ async fn a_server_follows_dynamo_and_a_fleet_as_its_configuration_says() {
         sleep(std::time::Duration::from_millis(50)).await;
     }
 }
+
+#[tokio::test]
+async fn a_simulated_fleet_lives_through_a_day_and_its_follower_ends_equal() {
+    let server = Server::start().await;
+    let output = Command::new(env!("CARGO_BIN_EXE_kvtap"))
+        .args(["sim", "--json", "--nats", &server.url(), "--workers", "20", "--day", "3", "--rate", "2"])
+        .args(["--restarts", "6", "--blocks", "512"])
+        .output()
+        .await
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["workers"], &last["equal"]), (&20.into(), &20.into()), "{last}");
+    assert!(last["messages"].as_u64().unwrap() > 0 && last["owner"]["published_bytes"].as_u64().unwrap() > 0, "{last}");
+}

@@ -200,9 +200,10 @@ impl Fleet {
 
     /// A report of one rank.
     pub fn report(&self, entry: &Entry) -> RankReport {
+        // In this order, what the status says was applied is in the usage, too.
+        let status = entry.status().clone();
         let usage = self.index.usage(entry.rank).unwrap_or_default();
         let identity = &entry.identity;
-        let status = entry.status();
         RankReport {
             worker: identity.worker.to_string(),
             address: identity.address.to_string(),

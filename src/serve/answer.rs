@@ -314,13 +314,13 @@ mod tests {
 
     /// Numbers small and large, and nothing: what writes nothing must be met too.
     fn answer(rng: &mut fastrand::Rng) -> Answer {
-        let mut number = |rng: &mut fastrand::Rng| match rng.u8(..4) {
+        let number = |rng: &mut fastrand::Rng| match rng.u8(..4) {
             0 => 0,
             1 => rng.u64(..128),
             2 => rng.u64(..1 << 40),
             _ => rng.u64(..),
         };
-        let mut rank = |n: u32, rng: &mut fastrand::Rng| {
+        let rank = |n: u32, rng: &mut fastrand::Rng| {
             let text = |rng: &mut fastrand::Rng, longest| "ä".repeat(rng.usize(..longest));
             let (long, short) = (text(rng, 100), text(rng, 3));
             let identity = Identity {

@@ -23,7 +23,7 @@ use tracing::Instrument;
 
 use super::limits::{Limiter, Place, Spent};
 use super::paced::Paced;
-use super::query::{Answering, QueryServer};
+use super::query::{Answering, Call, QueryServer};
 use super::refusal::{Refusal, reason, worded};
 use super::token::Token;
 use crate::admin::{RequestMetrics, Rpc};
@@ -155,13 +155,11 @@ impl hyper::service::Service<Request<Incoming>> for Passage {
 
 impl Gate {
     fn answer(&self, request: Request<Paced>) -> Answering {
-        let request = match &self.queries {
-            Some(queries) => match queries.answer(request) {
-                Ok(answering) => return answering,
-                Err(request) => request,
-            },
-            None => request,
-        };
+        if let Some(queries) = &self.queries
+            && let Some(call) = Call::of(request.uri().path())
+        {
+            return queries.answer(call, request);
+        }
         let answer = self.routes.clone().call(request);
         Box::pin(async move {
             let Ok(response) = answer.await;

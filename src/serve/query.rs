@@ -136,7 +136,7 @@ pub(super) fn deadline<T>(request: &Request<T>) -> Option<Instant> {
 
 /// One call of the service.
 #[derive(Clone, Copy, Debug)]
-enum Call {
+pub(super) enum Call {
     Match,
     MatchStream,
     MatchBatch,
@@ -158,25 +158,32 @@ pub(super) struct QueryServer {
 
 // === impl QueryServer ===
 
+impl Call {
+    /// The call that a path names; `None` where it is another service's.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        let Some((SERVICE_NAME, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
+            return None;
+        };
+        match method {
+            "Match" => Some(Self::Match),
+            "MatchStream" => Some(Self::MatchStream),
+            "MatchBatch" => Some(Self::MatchBatch),
+            "ListWorkers" => Some(Self::ListWorkers),
+            _ => None,
+        }
+    }
+}
+
 impl QueryServer {
     /// The server of `queries`. A larger message is refused.
     pub(super) const fn new(queries: Queries, max_message_bytes: usize) -> Self {
         Self { queries, max_message_bytes }
     }
 
-    /// The answer to a call; `None` where the path is another service's.
-    pub(super) fn answer(&self, request: http::Request<Paced>) -> Result<Answering, http::Request<Paced>> {
-        let path = request.uri().path().strip_prefix('/').and_then(|path| path.split_once('/'));
-        let Some((SERVICE_NAME, method)) = path else { return Err(request) };
-        let call = match method {
-            "Match" => Call::Match,
-            "MatchStream" => Call::MatchStream,
-            "MatchBatch" => Call::MatchBatch,
-            "ListWorkers" => Call::ListWorkers,
-            _ => return Err(request),
-        };
+    /// The answer to a call.
+    pub(super) fn answer(&self, call: Call, request: http::Request<Paced>) -> Answering {
         let (most, calling) = (Some(self.max_message_bytes), Calling(self.queries.clone()));
-        Ok(Box::pin(async move {
+        Box::pin(async move {
             match call {
                 Call::Match => {
                     let codec = AnswerCodec::<Answered, v1::MatchRequest>::default();
@@ -195,7 +202,7 @@ impl QueryServer {
                     Grpc::new(codec).apply_max_message_size_config(most, None).unary(calling, request).await
                 }
             }
-        }))
+        })
     }
 }
 

@@ -172,7 +172,8 @@ impl Told {
         let level = level(tier);
         let had = self.levels(block) & 1 << level != 0;
         *self.ranks.entry(life).or_default().tiers.entry(block).or_default() |= bit(tier);
-        (!had && !(level == DEVICE && self.passed.remove(&block))).then_some(level)
+        let was_passed = !had && level == DEVICE && self.passed.remove(&block);
+        (!had && !was_passed).then_some(level)
     }
 
     /// Notes that a rank holds a block on a tier no more, and tells it where that is news.
@@ -302,14 +303,18 @@ mod tests {
     }
 
     fn run(kind: v1::RunKind, tier: v1::Tier, parent: Option<u64>, blocks: &[u64]) -> Change {
-        Change::Run(v1::BlockRun {
+        Change::Run(block_run(kind, tier, parent, blocks))
+    }
+
+    fn block_run(kind: v1::RunKind, tier: v1::Tier, parent: Option<u64>, blocks: &[u64]) -> v1::BlockRun {
+        v1::BlockRun {
             kind: kind.into(),
             tier: tier.into(),
             parent,
             prefix_hashes: blocks.to_vec(),
             content_hashes: blocks.iter().map(|block| block + 100).collect(),
             ..Default::default()
-        })
+        }
     }
 
     fn delta(told: &mut Told, rank: u32, changes: Vec<Change>) -> Vec<Piece> {
@@ -383,7 +388,7 @@ mod tests {
         let mut told = Told::default();
         delta(&mut told, 0, vec![run(Stored, Device, None, &[1, 2])]);
         assert!(!told.hear(Event::SnapshotBegin(v1::SnapshotBegin { key: key(0), ..Default::default() })));
-        let Change::Run(held) = run(Stored, Device, None, &[1, 3]) else { unreachable!() };
+        let held = block_run(Stored, Device, None, &[1, 3]);
         assert!(!told.hear(Event::SnapshotPart(v1::SnapshotPart { key: key(0), runs: vec![held] })));
         assert!(told.hear(Event::SnapshotEnd(v1::SnapshotEnd { key: key(0), ..Default::default() })));
         assert_eq!(told.take(), [stored(Some(1), 0, &[3]), removed(0, &[2])]);

@@ -49,8 +49,8 @@
 //! * An ordinary name's block is covered on the device; with its tail evicted first a rank's cover of a run is one
 //!   number. What is rarer (copies, tiers, groups, several places, holes) lies in tables that exist only where it
 //!   does.
-//! * A transaction locks its forest at its first change and unlocks it when it commits. What it can do with its
-//!   rank's own tables it does before or after.
+//! * A transaction locks its forest at its first change and unlocks it when it commits. What names need of the rank's
+//!   own tables is done before, but for a store's last step: which hold they belong to is known only then.
 //!
 //! # Assumed
 //!

@@ -12,6 +12,7 @@
 //! only passed gets its place together with the first block behind it, which keeps it there.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::PoisonError;
 
 use crate::block::{Group, Tier};
@@ -22,7 +23,7 @@ use super::Tx;
 use super::apart::Apart;
 use super::copies::Tiers;
 use super::door::{Block, Exported, IndexError};
-use super::forest::{Forest, NONE};
+use super::forest::{Forest, NONE, Segment};
 use super::hold::Spot;
 use super::odd::{Key, Odd, OddName};
 use super::rank::{Cell, Rank};
@@ -30,14 +31,37 @@ use super::rank::{Cell, Rank};
 /// Blocks that are told before the forest is left free for others.
 const AT_ONCE: usize = 1024;
 
+/// 2^64 over the golden ratio.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Tables of hashes and of numbers of runs, of which there are as many as a rank holds.
+type Table<K, V> = HashMap<K, V, BuildHasherDefault<Folded>>;
+
+/// Hashes one number that is spread well or counted up, by one multiplication.
+#[derive(Default)]
+struct Folded(u64);
+
 /// What a restore knows of the pieces it was told. It is dropped when the transaction of the last one commits.
 #[derive(Debug, Default)]
 pub(super) struct Restoring {
-    places: HashMap<PrefixHash, (u32, u32)>,
+    places: Table<PrefixHash, (u32, u32)>,
     /// Blocks on the way to others that have no place yet: content and parent. A parent is always told first.
-    passed: HashMap<PrefixHash, (ContentHash, Option<PrefixHash>)>,
+    passed: Table<PrefixHash, (ContentHash, Option<PrefixHash>)>,
+    /// The block that was restored last, while nobody else can have changed the forest since.
+    last: Option<Last>,
     /// A bound has let go of something that was told.
     has_evicted: bool,
+    /// Scratch.
+    blocks: Vec<Block>,
+    segments: Vec<Segment>,
+}
+
+/// A block and its place in the forest.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    at: PrefixHash,
+    content: ContentHash,
+    place: (u32, u32),
 }
 
 /// An export on its way.
@@ -45,8 +69,10 @@ struct Telling<'a> {
     rank: &'a Rank,
     odd: &'a Odd,
     /// How many leading blocks of a run were told. What is above them was told, too.
-    told: HashMap<u32, u32>,
+    told: Table<u32, u32>,
     way: Vec<(u32, u32, u32)>,
+    /// The place that was told last, and the prefix hash there: most blocks follow it.
+    last: Option<((u32, u32), PrefixHash)>,
     visit: &'a mut dyn FnMut(Exported),
 }
 
@@ -79,7 +105,7 @@ pub(super) fn export(cell: &Cell, rank: &Rank, visit: &mut dyn FnMut(Exported)) 
         let note = odd.notes.get(group).map(|note| (note.rule, note.block_size));
         visit(Exported::Group { group: *group, note });
     }
-    let mut telling = Telling { rank, odd: &odd, told: HashMap::new(), way: Vec::new(), visit };
+    let mut telling = Telling { rank, odd: &odd, told: Table::default(), way: Vec::new(), last: None, visit };
     let mut odds = odd.aged().peekable();
     let mut ordinary = rank.ages.standing(&rank.holds).peekable();
     let next = || match (ordinary.peek(), odds.peek()) {
@@ -150,7 +176,18 @@ impl Telling<'_> {
         let told = self.told.entry(run).or_default();
         *told = (*told).max(spot.block + 1);
         let content = forest.run(run).contents[spot.block as usize];
-        (Block { engine, content }, prefix_before(forest, run, spot.block))
+        let parent = self.before(forest, run, spot.block);
+        self.last = Some(((run, spot.block), PrefixHash::after(parent, content)));
+        (Block { engine, content }, parent)
+    }
+
+    /// The prefix hash of the block before a place. A run has it at hand for one block of many only.
+    fn before(&self, forest: &Forest, run: u32, block: u32) -> Option<PrefixHash> {
+        let before = forest.before(run, block)?;
+        Some(match self.last {
+            Some((place, at)) if place == before => at,
+            _ => forest.run(before.0).prefix(before.1 as usize),
+        })
     }
 
     fn pass(&mut self, forest: &Forest, mut run: u32, mut block: u32) {
@@ -167,16 +204,35 @@ impl Telling<'_> {
         while let Some((run, from, to)) = self.way.pop() {
             for block in from..to {
                 let content = forest.run(run).contents[block as usize];
-                (self.visit)(Exported::Passed { content, parent: prefix_before(forest, run, block) });
+                let parent = self.before(forest, run, block);
+                self.last = Some(((run, block), PrefixHash::after(parent, content)));
+                (self.visit)(Exported::Passed { content, parent });
             }
             self.told.insert(run, to);
         }
     }
 }
 
-/// The prefix hash of the block before a place.
-fn prefix_before(forest: &Forest, run: u32, block: u32) -> Option<PrefixHash> {
-    forest.before(run, block).map(|(run, block)| forest.run(run).prefix(block as usize))
+// === impl Folded ===
+
+impl Hasher for Folded {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Both halves, for a table looks at the low bits and at the high ones.
+        let product = u128::from(self.0 ^ number) * u128::from(GOLDEN);
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
 }
 
 // === impl Tx: restoring ===
@@ -239,14 +295,18 @@ impl Tx<'_> {
                         return Ok(());
                     }
                 };
-                let way = passed.iter().rev().copied().chain([(at, block.content)]);
-                let place = apart.locate(start, way, &mut restoring.places).ok_or(IndexError::NotAnExport)?;
+                let place = apart.locate(start, &passed, (at, block.content), restoring);
+                let place = place.ok_or(IndexError::NotAnExport)?;
                 for (at, _) in passed {
                     restoring.passed.remove(&at);
                 }
-                // It may have been passed by an older block, which a bound has let go of since.
-                restoring.passed.remove(&at);
-                restoring.has_evicted |= apart.restore_block(&block, place, seed, tier, group, copies) > 0;
+                if !restoring.passed.is_empty() {
+                    // It may have been passed by an older block, which a bound has let go of since.
+                    restoring.passed.remove(&at);
+                }
+                let evicted = apart.restore_block(&block, place, seed, tier, group, copies);
+                restoring.has_evicted |= evicted > 0;
+                restoring.last = (evicted == 0).then_some(Last { at, content: block.content, place });
                 Ok(())
             }),
             Exported::Other { group, engine, tier, copies } => {
@@ -254,7 +314,10 @@ impl Tx<'_> {
                     return Err(IndexError::NotAnExport);
                 }
                 self.restoring(|apart, restoring| {
-                    restoring.has_evicted |= apart.hold_block(tier, group, engine, copies) > 0;
+                    if apart.hold_block(tier, group, engine, copies) > 0 {
+                        restoring.has_evicted = true;
+                        restoring.last = None;
+                    }
                     Ok(())
                 })
             }
@@ -263,6 +326,10 @@ impl Tx<'_> {
 
     fn restoring<T>(&mut self, act: impl FnOnce(&mut Apart<'_>, &mut Restoring) -> T) -> T {
         let mut restoring = self.rank.restoring.take().unwrap_or_default();
+        if self.forest.is_none() {
+            // Others may have changed it since the last transaction.
+            restoring.last = None;
+        }
         let done = self.hands().apart(|apart| act(apart, &mut restoring));
         self.rank.restoring = Some(restoring);
         done
@@ -287,6 +354,12 @@ impl Restoring {
 
     /// The way down to `parent`.
     fn way(&self, mut parent: Option<PrefixHash>, forest: Option<&Forest>) -> Result<Way, IndexError> {
+        if let (Some(at), Some(last), Some(forest)) = (parent, self.last, forest)
+            && at == last.at
+            && forest.run(last.place.0).contents.get(last.place.1 as usize) == Some(&last.content)
+        {
+            return Ok(Way::From(Some(last.place), Vec::new()));
+        }
         let mut between = Vec::new();
         while let Some(at) = parent {
             if let Some((run, block)) = self.places.get(&at) {
@@ -333,25 +406,28 @@ impl Apart<'_> {
         Some(Told { alike: name.content == block.content, counted: name.piles.on(tier, group) > 0 })
     }
 
-    /// Finds or makes the places of a chain of blocks, and notes them; the last one.
+    /// Finds or makes the places of what is passed, the last first, and of the block behind it, and notes them; the block's.
     fn locate(
         &mut self,
         start: Option<(u32, u32)>,
-        way: impl Iterator<Item = (PrefixHash, ContentHash)>,
-        places: &mut HashMap<PrefixHash, (u32, u32)>,
+        passed: &[(PrefixHash, ContentHash)],
+        last: (PrefixHash, ContentHash),
+        restoring: &mut Restoring,
     ) -> Option<(u32, u32)> {
+        let Restoring { places, blocks, segments, .. } = restoring;
         // The forest does not ask for names.
         let nameless = EngineHash::from_u64(0);
-        let (prefixes, blocks): (Vec<_>, Vec<_>) =
-            way.map(|(at, content)| (at, Block { engine: nameless, content })).unzip();
-        let mut segments = Vec::new();
-        self.forest.as_deref_mut()?.locate(self.seat, start, &blocks, &mut segments);
+        let way = || passed.iter().rev().chain([&last]);
+        blocks.clear();
+        blocks.extend(way().map(|(_, content)| Block { engine: nameless, content: *content }));
+        segments.clear();
+        self.forest.as_deref_mut()?.locate(self.seat, start, blocks, segments);
         let found = segments.iter().flat_map(|segment| (segment.from..segment.to).map(|block| (segment.run, block)));
-        let mut last = None;
-        for (at, place) in prefixes.into_iter().zip(found) {
-            places.insert(at, place);
-            last = Some(place);
+        let mut place = None;
+        for ((at, _), found) in way().zip(found) {
+            places.insert(*at, found);
+            place = Some(found);
         }
-        last
+        place
     }
 }

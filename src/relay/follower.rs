@@ -332,7 +332,7 @@ impl Follower {
             return false;
         }
         for delta in &batch.deltas {
-            let told = match Message::delta(delta) {
+            let told = match Message::bare_delta(delta) {
                 Ok(told) => told,
                 Err(_) => {
                     self.unusable(Unusable::Malformed);

@@ -1,17 +1,18 @@
 //! What travels, as bytes: batches of deltas, announcements, pieces of snapshots. Bytes from outside are bounded before
 //! anything is made of them.
+//!
+//! Reading is pure: no I/O, and no panic whatever the bytes.
 
 use bytes::Bytes;
 use prost::Message as _;
 
 use super::subject::Address;
 use crate::feed::status::State;
-use crate::hash::{ContentHash, PrefixHash};
 use crate::proto::v1;
 use crate::replica;
 
 /// The largest message that is read, in bytes, also once decompressed: a batch of 8,192 blocks is 160 KiB.
-pub(super) const MAX_MESSAGE: usize = 1 << 20;
+pub const MAX_MESSAGE: usize = 1 << 20;
 
 /// A name, the names of one worker, and a sentence, in bytes.
 const MAX_NAME: usize = 512;
@@ -23,7 +24,7 @@ const LEVEL: i32 = 1;
 
 /// Why a message is not used: a stable word for the counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Unusable {
+pub enum Unusable {
     /// Longer than anybody sends.
     TooLarge,
     /// Not what it should be.
@@ -34,17 +35,22 @@ pub(super) enum Unusable {
 
 /// Deltas of one rank.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Batch {
-    pub(super) life: u64,
-    pub(super) deltas: Vec<v1::RankDelta>,
-    pub(super) number: u64,
-    pub(super) continues: bool,
+pub struct Batch {
+    /// Which registration of the rank it is of.
+    pub life: u64,
+    /// The deltas in their order, [bare](replica::encode::bare).
+    pub deltas: Vec<v1::RankDelta>,
+    /// The batch's number, from 0 in each life.
+    pub number: u64,
+    /// The first delta goes on from the last of the batch before.
+    pub continues: bool,
 }
 
 // === impl Unusable ===
 
 impl Unusable {
-    pub(super) const fn reason(self) -> &'static str {
+    /// The word of the counter.
+    pub const fn reason(self) -> &'static str {
         match self {
             Self::TooLarge => "too_large",
             Self::Malformed => "not_a_batch",
@@ -56,41 +62,27 @@ impl Unusable {
 // === impl Batch ===
 
 impl Batch {
-    /// The batch's bytes. Its deltas are [bare](replica::encode::bare).
-    pub(super) fn encode(self) -> Bytes {
+    /// The batch's bytes.
+    pub fn encode(self) -> Bytes {
         let Self { life, deltas, number, continues } = self;
         v1::RelayBatch { life, deltas, number, continues }.encode_to_vec().into()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Unusable> {
-        let v1::RelayBatch { life, mut deltas, number, continues } = decode(bytes)?;
-        for delta in &mut deltas {
-            runs(delta).for_each(work_out);
-        }
+    /// Reads a batch.
+    ///
+    /// # Errors
+    /// [`Unusable`]; so it is with the others.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Unusable> {
+        let v1::RelayBatch { life, deltas, number, continues } = decode(bytes)?;
         Ok(Self { life, deltas, number, continues })
     }
 }
 
-fn runs(delta: &mut v1::RankDelta) -> impl Iterator<Item = &mut v1::BlockRun> {
-    delta.changes.iter_mut().filter_map(|change| match &mut change.change {
-        Some(v1::change::Change::Run(run)) => Some(run),
-        _ => None,
-    })
-}
-
-/// The prefix hashes of a run: what it says of them is not asked.
-fn work_out(run: &mut v1::BlockRun) {
-    let mut last = run.parent.map(PrefixHash);
-    let prefix = |content: &u64| {
-        let next = PrefixHash::after(last, ContentHash(*content));
-        last = Some(next);
-        next.0
-    };
-    run.prefix_hashes = run.content_hashes.iter().map(prefix).collect();
-}
-
 /// Reads an announcement that came under `address`.
-pub(super) fn announcement(bytes: &[u8], address: &Address) -> Result<v1::Announcement, Unusable> {
+///
+/// # Errors
+/// [`Unusable`].
+pub fn announcement(bytes: &[u8], address: &Address) -> Result<v1::Announcement, Unusable> {
     let announcement: v1::Announcement = decode(bytes)?;
     let (Some(key), Some(named), Some(_)) = (&announcement.key, &announcement.worker_rank, &announcement.at) else {
         return Err(Unusable::Malformed);
@@ -112,7 +104,10 @@ pub(super) fn announcement(bytes: &[u8], address: &Address) -> Result<v1::Announ
 }
 
 /// One piece of a snapshot, without what its reader can work out.
-pub(super) fn encode_piece(mut event: v1::event::Event) -> std::io::Result<Bytes> {
+///
+/// # Errors
+/// What the compressor says.
+pub fn encode_piece(mut event: v1::event::Event) -> std::io::Result<Bytes> {
     if let v1::event::Event::SnapshotPart(part) = &mut event {
         part.runs.iter_mut().for_each(|run| run.prefix_hashes = Vec::new());
     }
@@ -120,8 +115,11 @@ pub(super) fn encode_piece(mut event: v1::event::Event) -> std::io::Result<Bytes
     zstd::bulk::compress(&event, LEVEL).map(Bytes::from)
 }
 
-/// A piece of a snapshot, and the life it is of.
-pub(super) fn decode_piece(bytes: &[u8], address: &Address) -> Result<(u64, replica::Message), Unusable> {
+/// A piece of a snapshot that came as an answer for `address`, and the life it is of.
+///
+/// # Errors
+/// [`Unusable`].
+pub fn decode_piece(bytes: &[u8], address: &Address) -> Result<(u64, replica::Message), Unusable> {
     if bytes.len() > MAX_MESSAGE {
         return Err(Unusable::TooLarge);
     }
@@ -130,10 +128,7 @@ pub(super) fn decode_piece(bytes: &[u8], address: &Address) -> Result<(u64, repl
     use v1::event::Event;
     let (key, message) = match event {
         Some(Event::SnapshotBegin(begin)) => (begin.key.clone(), replica::Message::begin(&begin)),
-        Some(Event::SnapshotPart(mut part)) => {
-            part.runs.iter_mut().for_each(work_out);
-            (part.key.take(), replica::Message::part(&part))
-        }
+        Some(Event::SnapshotPart(part)) => (part.key.clone(), replica::Message::bare_part(&part)),
         Some(Event::SnapshotEnd(end)) => (end.key.clone(), replica::Message::end(&end)),
         _ => return Err(Unusable::Malformed),
     };

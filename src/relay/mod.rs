@@ -36,7 +36,7 @@ mod figures;
 mod fleet;
 mod follower;
 mod kept;
-mod message;
+pub mod message;
 mod options;
 mod owner;
 mod stream;

@@ -24,12 +24,12 @@ use super::RelayOptions;
 use super::acks::Acks;
 use super::figures::{Figures, count};
 use super::kept;
-use super::message::{Batch, encode_piece, proto_state};
+use super::message::{encode_piece, proto_state};
 use super::subject::{Address, Topic};
 use crate::feed::status::{Board, Entry, State};
 use crate::index::{Delta, Heard, Index, Listener, TapBounds};
 use crate::proto::v1;
-use crate::replica::encode;
+use crate::replica::{BatchWriter, bare, encode};
 use crate::worker::RankId;
 
 /// How often the board is looked at: for ranks that came or went, and states that changed.
@@ -104,6 +104,16 @@ struct Owned {
     keep: Option<Instant>,
     /// Listens for who asks; ends with the rank.
     _listening: DropGuard,
+}
+
+/// One rank's deltas on their way out.
+struct Publishing<'a> {
+    owned: &'a mut Owned,
+    acks: &'a Acks,
+    figures: &'a Figures,
+    subject: String,
+    /// The next batch goes on from the one before.
+    continues: bool,
 }
 
 // === impl Owner ===
@@ -287,35 +297,25 @@ impl Owner {
     async fn publish_rank(&mut self, rank: RankId, deltas: &[Arc<Delta>]) {
         let Some(owned) = self.ranks.get_mut(&rank) else { return };
         let subject = Topic::Events.of(&owned.address);
-        let mut batch: Vec<v1::RankDelta> = Vec::new();
-        let mut blocks = 0;
-        let mut batches = Vec::new();
+        let mut publishing = Publishing { owned, acks: &self.acks, figures: &self.figures, subject, continues: false };
+        let mut batch = BatchWriter::new(publishing.owned.key.life);
         for delta in deltas {
+            let blocks = bare::blocks(delta);
+            if !batch.has_room(blocks) && !batch.is_empty() {
+                batch = publishing.publish(batch, false).await;
+            }
+            publishing.owned.at = encode::point(delta);
+            if blocks <= encode::MAX_BLOCKS {
+                batch.add(delta);
+                continue;
+            }
             for piece in encode::bare(delta) {
-                let size = piece.changes.iter().map(blocks_of).sum::<usize>();
-                if blocks + size > encode::MAX_BLOCKS && !batch.is_empty() {
-                    batches.push(std::mem::take(&mut batch));
-                    blocks = 0;
-                }
-                blocks += size;
-                batch.push(piece);
+                batch.add_piece(&piece);
+                batch = publishing.publish(batch, piece.goes_on).await;
             }
         }
         if !batch.is_empty() {
-            batches.push(batch);
-        }
-        let mut continues = false;
-        for deltas in batches {
-            let (life, number) = (owned.key.life, owned.batches);
-            owned.batches += 1;
-            let last = deltas.last().map(|delta| (delta.at, delta.goes_on));
-            let bytes = Batch { life, deltas, number, continues }.encode();
-            self.figures.bytes.fetch_add(bytes.len() as u64, Relaxed);
-            self.acks.publish(subject.clone(), format!("{life:x}.{number}"), bytes).await;
-            if let Some((at, goes_on)) = last {
-                continues = goes_on;
-                owned.at = at.unwrap_or(owned.at);
-            }
+            publishing.publish(batch, false).await;
         }
     }
 
@@ -420,9 +420,17 @@ async fn listen(client: async_nats::Client, address: Address, asked: mpsc::Sende
     }
 }
 
-fn blocks_of(change: &v1::Change) -> usize {
-    match &change.change {
-        Some(v1::change::Change::Run(run)) => run.content_hashes.len(),
-        _ => 8,
+// === impl Publishing ===
+
+impl Publishing<'_> {
+    /// Publishes a batch, whose last delta may go on in the next, and begins that.
+    async fn publish(&mut self, batch: BatchWriter, goes_on: bool) -> BatchWriter {
+        let (life, number) = (self.owned.key.life, self.owned.batches);
+        self.owned.batches += 1;
+        let bytes = batch.finish(number, self.continues);
+        self.continues = goes_on;
+        self.figures.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        self.acks.publish(self.subject.clone(), format!("{life:x}.{number}"), bytes).await;
+        BatchWriter::new(life)
     }
 }

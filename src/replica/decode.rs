@@ -55,6 +55,14 @@ const fn bad(field: &'static str, why: &'static str) -> DecodeError {
 
 const MISSING: &str = "required";
 
+/// Whether runs tell their prefix hashes, which must be those of their contents then.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Prefixes {
+    Told,
+    /// They follow from parent and contents; what is said of them is not looked at.
+    LeftOut,
+}
+
 // === impl Message ===
 
 impl Message {
@@ -81,7 +89,19 @@ impl Message {
     /// # Errors
     /// [`DecodeError`].
     pub fn part(message: &v1::SnapshotPart) -> Result<Self, DecodeError> {
-        let runs = message.runs.iter().map(|of| run(of).map(Change::Run));
+        Self::part_of(message, Prefixes::Told)
+    }
+
+    /// The same where prefix hashes were [left out](super::encode::bare).
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn bare_part(message: &v1::SnapshotPart) -> Result<Self, DecodeError> {
+        Self::part_of(message, Prefixes::LeftOut)
+    }
+
+    fn part_of(message: &v1::SnapshotPart, prefixes: Prefixes) -> Result<Self, DecodeError> {
+        let runs = message.runs.iter().map(|of| run(of, prefixes).map(Change::Run));
         let changes: Vec<Change> = runs.collect::<Result<_, _>>()?;
         let removes = |change: &Change| matches!(change, Change::Run(run) if matches!(run.what, What::Removed(_)));
         if changes.iter().any(removes) {
@@ -103,8 +123,20 @@ impl Message {
     /// # Errors
     /// [`DecodeError`].
     pub fn delta(message: &v1::RankDelta) -> Result<Self, DecodeError> {
+        Self::delta_of(message, Prefixes::Told)
+    }
+
+    /// The same where prefix hashes were [left out](super::encode::bare).
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn bare_delta(message: &v1::RankDelta) -> Result<Self, DecodeError> {
+        Self::delta_of(message, Prefixes::LeftOut)
+    }
+
+    fn delta_of(message: &v1::RankDelta, prefixes: Prefixes) -> Result<Self, DecodeError> {
         let at = point(message.at.as_ref())?;
-        let changes = message.changes.iter().map(change).collect::<Result<_, _>>()?;
+        let changes = message.changes.iter().map(|of| change(of, prefixes)).collect::<Result<_, _>>()?;
         Ok(Self::Delta { at, changes, goes_on: message.goes_on })
     }
 }
@@ -114,14 +146,14 @@ fn point(of: Option<&v1::Point>) -> Result<Point, DecodeError> {
     Ok(Point { number: of.number, stamp: Stamp { epoch: of.epoch, sequence: of.sequence } })
 }
 
-fn change(of: &v1::Change) -> Result<Change, DecodeError> {
+fn change(of: &v1::Change, prefixes: Prefixes) -> Result<Change, DecodeError> {
     use v1::change::Change as Told;
     Ok(match of.change.as_ref().ok_or(bad("change", MISSING))? {
         Told::Cleared(_) => Change::Cleared,
         Told::Reset(_) => Change::Reset,
         Told::Grid(of) => Change::Grid(grid(of)?),
         Told::Groups(of) => groups(of)?,
-        Told::Run(of) => Change::Run(run(of)?),
+        Told::Run(of) => Change::Run(run(of, prefixes)?),
         Told::Partial(partial) => Change::Partial(*partial),
     })
 }
@@ -153,11 +185,11 @@ fn group(number: u32) -> Result<Group, DecodeError> {
     if number == u32::MAX { Err(bad("group", "out of range")) } else { Ok(Group(number)) }
 }
 
-fn run(of: &v1::BlockRun) -> Result<BlockRun, DecodeError> {
+fn run(of: &v1::BlockRun, prefixes: Prefixes) -> Result<BlockRun, DecodeError> {
     if of.content_hashes.is_empty() {
         return Err(bad("content_hashes", MISSING));
     }
-    if of.content_hashes.len() != of.prefix_hashes.len() {
+    if prefixes == Prefixes::Told && of.content_hashes.len() != of.prefix_hashes.len() {
         return Err(bad("prefix_hashes", "not as many as content hashes"));
     }
     if of.parent.is_none() != (of.position == 0) {
@@ -176,7 +208,7 @@ fn run(of: &v1::BlockRun) -> Result<BlockRun, DecodeError> {
         position: of.position,
         contents: of.content_hashes.iter().copied().map(ContentHash).collect(),
     };
-    if !run.prefixes().map(|prefix| prefix.0).eq(of.prefix_hashes.iter().copied()) {
+    if prefixes == Prefixes::Told && !run.prefixes().map(|prefix| prefix.0).eq(of.prefix_hashes.iter().copied()) {
         return Err(bad("prefix_hashes", "not those of the contents"));
     }
     Ok(run)

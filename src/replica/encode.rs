@@ -62,28 +62,40 @@ fn told(key: Option<&v1::RankKey>, delta: &Delta) -> Vec<v1::RankDelta> {
         changes.push(next);
     };
     for next in &delta.changes {
-        use v1::change::Change as Told;
-        let told = match next {
-            Change::Cleared => Told::Cleared(v1::Cleared {}),
-            Change::Reset => Told::Reset(v1::Reset {}),
-            Change::Grid(of) => Told::Grid(grid(*of)),
-            Change::Groups { notes, too_many } => Told::Groups(groups(notes, *too_many)),
-            Change::Partial(partial) => Told::Partial(*partial),
-            Change::Run(run) => {
-                for piece in pieces(run, whole) {
-                    let size = piece.content_hashes.len();
-                    add(v1::Change { change: Some(Told::Run(piece)) }, size);
-                }
-                continue;
+        if let Change::Run(run) = next {
+            for piece in pieces(run, whole) {
+                let size = piece.content_hashes.len();
+                add(v1::Change { change: Some(v1::change::Change::Run(piece)) }, size);
             }
-            // That is a happening of its own.
-            Change::Gone => continue,
-        };
-        // A change costs about as much as a few blocks, whatever it says.
-        add(v1::Change { change: Some(told) }, 8);
+        } else if let Some(told) = plain(next) {
+            add(v1::Change { change: Some(told) }, size_of(next));
+        }
     }
     messages.push(v1::RankDelta { goes_on: false, ..message(changes) });
     messages
+}
+
+/// What a change takes of a message's room, in blocks.
+pub(super) fn size_of(change: &Change) -> usize {
+    match change {
+        Change::Run(run) => run.contents.len(),
+        // It costs about as much as a few blocks, whatever it says.
+        _ => 8,
+    }
+}
+
+/// A change that is no run, as it is told.
+pub(super) fn plain(change: &Change) -> Option<v1::change::Change> {
+    use v1::change::Change as Told;
+    Some(match change {
+        Change::Cleared => Told::Cleared(v1::Cleared {}),
+        Change::Reset => Told::Reset(v1::Reset {}),
+        Change::Grid(of) => Told::Grid(grid(*of)),
+        Change::Groups { notes, too_many } => Told::Groups(groups(notes, *too_many)),
+        Change::Partial(partial) => Told::Partial(*partial),
+        // That is a happening of its own.
+        Change::Run(_) | Change::Gone => return None,
+    })
 }
 
 // === impl Snapshot ===
@@ -164,7 +176,8 @@ impl Iterator for Snapshot {
 
 // === pieces ===
 
-fn point(delta: &Delta) -> v1::Point {
+/// How far a rank's story is told by a delta.
+pub fn point(delta: &Delta) -> v1::Point {
     let Stamp { epoch, sequence } = delta.stamp;
     v1::Point { number: delta.number, epoch, sequence }
 }
@@ -198,11 +211,7 @@ fn pieces(run: &BlockRun, whole: bool) -> impl Iterator<Item = v1::BlockRun> {
 fn piece(run: &BlockRun, from: usize, to: usize, last: &mut Option<PrefixHash>, whole: bool) -> v1::BlockRun {
     let parent = *last;
     let contents: &[ContentHash] = run.contents.get(from..to).unwrap_or_default();
-    let (kind, on) = match run.what {
-        What::Stored(on) => (v1::RunKind::Stored, tier(on)),
-        What::Removed(on) => (v1::RunKind::Removed, tier(on)),
-        What::Passed => (v1::RunKind::Passed, v1::Tier::Unspecified),
-    };
+    let (kind, on) = kind(run.what);
     let mut prefix = |content: &ContentHash| {
         let next = PrefixHash::after(*last, *content);
         *last = Some(next);
@@ -225,6 +234,15 @@ fn piece(run: &BlockRun, from: usize, to: usize, last: &mut Option<PrefixHash>, 
         contents.iter().map(prefix).for_each(drop);
     }
     told
+}
+
+/// What a run says has happened, and where.
+pub(super) fn kind(what: What) -> (v1::RunKind, v1::Tier) {
+    match what {
+        What::Stored(on) => (v1::RunKind::Stored, tier(on)),
+        What::Removed(on) => (v1::RunKind::Removed, tier(on)),
+        What::Passed => (v1::RunKind::Passed, v1::Tier::Unspecified),
+    }
 }
 
 fn tier(tier: Tier) -> v1::Tier {

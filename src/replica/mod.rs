@@ -5,6 +5,7 @@
 //! ```
 //!
 //! * [`encode`]: a snapshot or a delta of the index as messages of bounded size.
+//! * [`BatchWriter`]: deltas as bytes, without what their reader can work out.
 //! * [`decode`]: messages back, as hostile as any bytes from outside.
 //! * [`Mirror`]: one rank of an index, told by another's snapshot and deltas. It refuses gaps.
 //! * [`Replica`]: every rank of a `Watch`, and the cursor to resume from.
@@ -22,11 +23,13 @@
 //! In the mirror a block's engine hash is its prefix hash, every prefix block lies in one group of its own, and copies are
 //! a set.
 
+pub mod bare;
 pub mod decode;
 pub mod encode;
 mod mirror;
 mod whole;
 
+pub use bare::BatchWriter;
 pub use decode::{DecodeError, Message};
 pub use mirror::{Fault, Mirror, Progress};
 pub use whole::{News, Replica, ReplicaError};

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fastrand::Rng;
-use kvtap::index::{Chain, Change, Heard, Index, Limits, Listener, RankMatch, TapBounds};
+use kvtap::index::{Chain, Change, Delta, Heard, Index, Limits, Listener, RankMatch, TapBounds};
 use kvtap::proto::v1;
 use kvtap::proto::v1::event::Event;
-use kvtap::replica::{News, Replica, ReplicaError, encode};
+use kvtap::replica::{BatchWriter, News, Replica, ReplicaError, encode};
 use kvtap::worker::{Identity, RankId, Stamp};
 use prost::Message;
 
@@ -160,6 +160,22 @@ fn round_trip(event: Event) -> Check<v1::Event> {
     v1::Event::decode(&*bytes).map_err(|error| error.to_string())
 }
 
+/// A batch that is written without messages has the bytes of the message.
+fn same_bytes(delta: &Delta) -> Check {
+    let deltas = encode::bare(delta);
+    let mut batch = BatchWriter::new(9);
+    match &deltas[..] {
+        [_] => batch.add(delta),
+        pieces => pieces.iter().for_each(|piece| batch.add_piece(piece)),
+    }
+    let (number, continues) = (delta.number, delta.number % 2 == 0);
+    let message = v1::RelayBatch { life: 9, deltas, number, continues };
+    match batch.finish(number, continues) == message.encode_to_vec() {
+        true => Ok(()),
+        false => Err(format!("other bytes than those of {message:?}")),
+    }
+}
+
 // === impl Source ===
 
 impl Source {
@@ -210,6 +226,7 @@ impl Source {
             match heard {
                 Heard::Registered { rank, model } => messages.extend(self.follow(rank, &model)),
                 Heard::Delta(delta) => {
+                    same_bytes(&delta)?;
                     let Some(key) = self.keys.get(&delta.rank) else { continue };
                     match delta.changes.contains(&Change::Gone) {
                         true => messages.push(Event::Gone(v1::WorkerGone { key: Some(key.clone()) })),

@@ -10,7 +10,7 @@ seconds=${1:?usage: run.sh SECONDS [DOOR..]}
 shift
 doors=("$@")
 if ((${#doors[@]} == 0)); then
-    doors=(wire trtllm dynamo frames zmtp config query pipeline)
+    doors=(wire trtllm dynamo frames zmtp config query pipeline relay snapshot)
 fi
 
 # Giving --target keeps build scripts and macros out of it.

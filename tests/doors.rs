@@ -1,6 +1,7 @@
 //! Captured bytes, damaged, through every door: the fuzz targets' own functions, the same damage each time.
 //!
-//! This is what keeps `fuzz/` from rotting, and a net of its own: `make fuzz` looks further.
+//! This is what keeps `fuzz/` from rotting, and a net of its own: `make fuzz` looks further. So does
+//! `KVTAP_DOOR_ROUNDS=100000 cargo test --test doors`, blindly, where there is no time to build that.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 
@@ -22,6 +23,8 @@ fn knock(name: &str, rounds: usize) {
     seeds.iter().for_each(|seed| (door.knock)(seed));
     (door.knock)(&[]);
     let mut rng = fastrand::Rng::with_seed(0x646f_6f72);
+    let asked = std::env::var("KVTAP_DOOR_ROUNDS").ok();
+    let rounds = asked.map_or(rounds, |asked| asked.parse().expect("KVTAP_DOOR_ROUNDS is a number"));
     for _ in 0..rounds {
         let mut bytes = seeds[rng.usize(..seeds.len())].clone();
         for _ in 0..rng.usize(1..5) {
@@ -97,6 +100,16 @@ fn damaged_requests_break_nothing() {
 #[test]
 fn a_life_of_damaged_messages_breaks_nothing() {
     knock("pipeline", SLOW_ROUNDS);
+}
+
+#[test]
+fn a_follower_that_is_told_damaged_messages_breaks_nothing() {
+    knock("relay", SLOW_ROUNDS);
+}
+
+#[test]
+fn a_damaged_snapshot_breaks_nothing() {
+    knock("snapshot", SLOW_ROUNDS);
 }
 
 #[test]

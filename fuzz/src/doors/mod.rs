@@ -6,16 +6,20 @@
 //! trtllm    the same, TensorRT-LLM's JSON       zmtp      greeting, frames and commands of ZMTP
 //! dynamo    router events and their envelope    config    the YAML file and the variables over it
 //! query     request bodies through the service  pipeline  messages of a life: decode, normalize, index
+//! relay     what a fleet tells: read, mirrored   snapshot  a file: read, restored, told again
 //! ```
 //!
 //! Two use this room: the fuzz targets, which look for new bytes, and `tests/doors.rs`, which damages captured ones in a
 //! way that is the same each time. It depends on the product's public items only.
 
+mod beside;
 pub mod config;
 pub mod frames;
 pub mod pipeline;
 pub mod query;
+pub mod relay;
 pub mod seeds;
+pub mod snapshot;
 pub mod wire;
 
 /// One door.
@@ -30,7 +34,7 @@ pub struct Door {
 }
 
 /// All of them.
-pub const DOORS: [Door; 8] = [
+pub const DOORS: [Door; 10] = [
     Door { name: "wire", knock: wire::batch, seeds: seeds::batches },
     Door { name: "trtllm", knock: wire::trtllm, seeds: seeds::trtllm },
     Door { name: "dynamo", knock: wire::dynamo, seeds: seeds::dynamo },
@@ -39,6 +43,8 @@ pub const DOORS: [Door; 8] = [
     Door { name: "config", knock: config::config, seeds: seeds::config },
     Door { name: "query", knock: query::query, seeds: seeds::query },
     Door { name: "pipeline", knock: pipeline::pipeline, seeds: seeds::pipeline },
+    Door { name: "relay", knock: relay::relay, seeds: seeds::relay },
+    Door { name: "snapshot", knock: snapshot::snapshot, seeds: seeds::snapshot },
 ];
 
 /// The door of this name.

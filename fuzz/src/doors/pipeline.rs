@@ -2,23 +2,20 @@
 
 use std::sync::Arc;
 
-use kvtap::block::{Grid, Group, Tier};
-use kvtap::hash::{ContentHash, EngineHash, Seed};
-use kvtap::index::{Block, Chain, Copies, Index, Limits, Parent, RankMatch, RankUsage, RankWriter};
+use kvtap::block::{Grid, Tier};
+use kvtap::hash::{ContentHash, Seed};
+use kvtap::index::{Chain, Copies, Index, Limits, RankUsage};
 use kvtap::normalize::{Normalizer, Options, OrphanLimits};
 use kvtap::wire::{Batch, Dialect, Event, decode, dynamo};
 use kvtap::worker::{RankId, Stamp};
 
+use super::beside::{Beside, MODEL, fair};
 use super::split;
 
 /// Blocks that a rank may hold: few enough for an input to reach.
 const CAP: usize = 96;
 /// Bounds of the waiting room, as small.
 const ORPHANS: OrphanLimits = OrphanLimits { blocks: 24, bytes: 16 << 10 };
-/// Blocks that the other rank holds.
-const BYSTANDER: usize = 5;
-
-const MODEL: &str = "model";
 const CLEAR: &[u8] = b"\x92\x01\x91\x91\xb0AllBlocksCleared";
 /// One block of the tokens 1 to 4.
 const STORE: &[u8] = b"\x92\x01\x91\x97\xabBlockStored\x91\x2a\xc0\x94\x01\x02\x03\x04\x04\xc0\xc0";
@@ -38,31 +35,32 @@ struct Life {
 pub fn pipeline(bytes: &[u8]) {
     let Some((how, bytes)) = bytes.split_first() else { return };
     let index = Index::new(Limits { blocks_per_rank: CAP, blocks_in_all: 4 * CAP });
-    let mut other = index.register(MODEL, Copies::Count).expect("a rank");
-    store_bystander(&mut other);
-    let before = seen(&index, other.rank());
-
+    let beside = Beside::new(&index);
     let copies = if how & 0x10 == 0 { Copies::Count } else { Copies::Set };
     let writer = index.register(MODEL, copies).expect("a rank");
     let rank = writer.rank();
     let block_size = if how & 0x20 == 0 { None } else { Some(4) };
     let normalizer = Normalizer::new(writer, Options { block_size, orphans: ORPHANS });
-    let mut life = Life { index: Arc::clone(&index), normalizer, batch: Batch::default(), announced: 0, sequence: 0 };
+    let mut life = Life::new(Arc::clone(&index), normalizer);
     for message in split(bytes) {
         life.message(*how, message);
     }
 
-    assert_eq!(seen(&index, other.rank()), before, "another rank's blocks changed");
+    beside.unchanged();
     life.ends_well(rank);
     index.remove(rank);
     assert!(index.usage(rank).is_none(), "a removed rank still holds something");
     assert!(life.normalizer.apply(&life.batch, Stamp::default()).is_err(), "a removed rank came back");
-    assert_eq!(seen(&index, other.rank()), before, "another rank's blocks changed");
+    beside.unchanged();
 }
 
 // === impl Life ===
 
 impl Life {
+    fn new(index: Arc<Index>, normalizer: Normalizer) -> Self {
+        Self { index, normalizer, batch: Batch::default(), announced: 0, sequence: 0 }
+    }
+
     fn message(&mut self, how: u8, message: &[u8]) {
         let decoded = match how % 3 {
             0 => decode(Dialect::Auto, message, &mut self.batch),
@@ -92,7 +90,6 @@ impl Life {
         assert!(held + waiting <= self.announced, "{held} held and {waiting} waiting of {}", self.announced);
         assert!(held <= CAP as u64 && waiting <= ORPHANS.blocks as u64, "over a bound");
         assert_eq!(usage.stamp, stamp, "the stamp of another batch");
-        assert!(usage.by_tier.iter().all(|tier| *tier <= usage.blocks), "a tier holds more than there is");
         self.asked(&usage);
     }
 
@@ -110,12 +107,7 @@ impl Life {
             })
             .take(4 * CAP)
             .collect();
-        let mut matches = Vec::new();
-        self.index.match_chain(MODEL, grid, Chain::Content(&contents), Some(&[self.normalizer.rank()]), &mut matches);
-        let [found] = matches[..] else { panic!("a candidate is answered once, not {} times", matches.len()) };
-        assert!(found.blocks as usize <= contents.len() && u64::from(found.blocks) <= usage.blocks);
-        assert!(found.device <= found.blocks, "more on the device than at all");
-        assert!(found.tiers.iter().all(|tier| *tier <= found.blocks));
+        fair(&self.index, usage, self.normalizer.rank(), &contents);
     }
 
     /// A clear empties the rank whatever came before; a good store after it is found.
@@ -157,29 +149,4 @@ impl Life {
 
 fn tokens(ids: [u32; 4]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
-}
-
-fn bystander() -> Vec<ContentHash> {
-    let tokens: Vec<u8> = (0..4 * BYSTANDER as u32).flat_map(u32::to_le_bytes).collect();
-    Grid::new(4).expect("a grid").plain_contents(&tokens, Seed::PLAIN)
-}
-
-fn store_bystander(writer: &mut RankWriter) {
-    let run: Vec<Block> = bystander()
-        .iter()
-        .enumerate()
-        .map(|(i, content)| Block { engine: EngineHash::from_u64(i as u64), content: *content })
-        .collect();
-    let mut tx = writer.begin().expect("the rank is there");
-    tx.set_grid(Grid::new(4).expect("a grid")).expect("the first grid");
-    tx.store(Parent::Root(Seed::PLAIN), Tier::Device, Group(0), &run);
-    tx.commit(Stamp::default());
-}
-
-/// What the other rank holds and answers.
-fn seen(index: &Index, rank: RankId) -> (Option<RankUsage>, Vec<RankMatch>) {
-    let mut matches = Vec::new();
-    let grid = Grid::new(4).expect("a grid");
-    index.match_chain(MODEL, grid, Chain::Content(&bystander()), Some(&[rank]), &mut matches);
-    (index.usage(rank), matches)
 }

@@ -2,14 +2,24 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kvtap::feed::zmq::zmtp::{Greeting, SocketType, message, ping, pong, ready, subscribe};
+use kvtap::index::{Copies, Heard, Index, Limits, Listener, TapBounds};
+use kvtap::normalize::{Normalizer, Options};
 use kvtap::proto::indexer::GetPodScoresRequest;
 use kvtap::proto::v1;
+use kvtap::proto::v1::event::Event;
 use kvtap::proto::v1::match_request::Prompt;
+use kvtap::proto::v1::watch_response::What;
+use kvtap::relay::message::Batch;
+use kvtap::replica::encode;
+use kvtap::wire::{self, Dialect};
+use kvtap::worker::Stamp;
 use serde_json::Value;
 
-use super::{join, query as service};
+use super::relay::{ANNOUNCEMENT, BATCH, COMPRESSED, LIFE, PIECE, WATCHED, key};
+use super::{join, query as service, snapshot as file};
 
 /// The longest seed: a fuzzer works on small inputs, and the captures hold large ones only for their size.
 const LONGEST: usize = 4096;
@@ -130,23 +140,8 @@ pub fn query() -> Vec<Vec<u8>> {
 
 /// Runs of messages: of each engine in the order they were captured, a few at a time.
 pub fn pipeline() -> Vec<Vec<u8>> {
-    /// Messages of a run.
-    const RUN: usize = 12;
-    let engines = ["vllm-", "sglang-", "trtllm-native", "trtllm-dynamo"].into_iter().flat_map(fixtures);
-    let mut runs: Vec<(u8, Vec<Vec<u8>>)> = Vec::new();
-    for engine in engines {
-        let payloads = lines(&engine).into_iter().filter_map(|line| frames_of(&line["frames_hex"])?.pop());
-        runs.push((0, short(payloads)));
-    }
-    runs.push((0, trtllm()));
-    runs.push((2, dynamo()));
-    let replays = fixtures("replay-").into_iter().filter_map(|name| {
-        let live = lines(&name).into_iter().find_map(|line| line["live_frames_hex"].as_array().cloned())?;
-        Some((1, live.iter().filter_map(|frames| frames_of(frames)?.pop()).collect()))
-    });
-    runs.extend(replays);
     let mut seeds = Vec::new();
-    for (how, payloads) in runs {
+    for (how, payloads) in lives() {
         for (i, run) in payloads.chunks(RUN).enumerate() {
             // Every fourth run each with counted copies, with a set, and with a promised block size.
             let options = [0, 0x10, 0x20, 0][i % 4];
@@ -154,6 +149,177 @@ pub fn pipeline() -> Vec<Vec<u8>> {
         }
     }
     seeds
+}
+
+/// What an owner tells of such runs: a snapshot, a batch for each message, an announcement; the same as a `Watch` tells it.
+pub fn relay() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (how, payloads) in lives() {
+        for (i, run) in payloads.chunks(RUN).enumerate() {
+            let mut owner = Owner::new();
+            let half = run.len() / 2;
+            run[..half].iter().for_each(|payload| owner.apply(how, payload));
+            let mut told = if i % 2 == 0 { owner.snapshot() } else { owner.watch() };
+            for payload in &run[half..] {
+                owner.apply(how, payload);
+                told.extend(if i % 2 == 0 { owner.batch() } else { owner.watched() });
+            }
+            told.push(owner.announcement());
+            seeds.push(join(&told));
+        }
+    }
+    seeds.sort_unstable();
+    seeds.dedup();
+    short(seeds)
+}
+
+/// Files of what such runs come to.
+pub fn snapshot() -> Vec<Vec<u8>> {
+    let mut seeds = vec![kvtap::snapshot::encode(&file::owner(), 3, None, |_| {})];
+    for (how, payloads) in lives() {
+        for run in payloads.chunks(RUN) {
+            let mut owner = Owner::new();
+            run.iter().for_each(|payload| owner.apply(how, payload));
+            if let Some(memory) = owner.normalizer.memory() {
+                let bytes = file::file(&owner.index, &owner.normalizer, 2, vec![(3, 4), (9, 11)], memory);
+                seeds.push(file::rest(&bytes));
+            }
+        }
+    }
+    seeds.sort_unstable();
+    seeds.dedup();
+    short(seeds)
+}
+
+/// Messages of a run.
+const RUN: usize = 12;
+
+/// What each engine has sent, and how it is to be decoded: 0 any dialect, 1 vLLM's, 2 router events.
+fn lives() -> Vec<(u8, Vec<Vec<u8>>)> {
+    let engines = ["vllm-", "sglang-", "trtllm-native", "trtllm-dynamo"].into_iter().flat_map(fixtures);
+    let mut lives: Vec<(u8, Vec<Vec<u8>>)> = Vec::new();
+    for engine in engines {
+        let payloads = lines(&engine).into_iter().filter_map(|line| frames_of(&line["frames_hex"])?.pop());
+        lives.push((0, short(payloads)));
+    }
+    lives.push((0, trtllm()));
+    lives.push((2, dynamo()));
+    let replays = fixtures("replay-").into_iter().filter_map(|name| {
+        let live = lines(&name).into_iter().find_map(|line| line["live_frames_hex"].as_array().cloned())?;
+        Some((1, live.iter().filter_map(|frames| frames_of(frames)?.pop()).collect()))
+    });
+    lives.extend(replays);
+    lives
+}
+
+/// Who taps the rank that the seeds tell of.
+struct Owner {
+    index: Arc<Index>,
+    listener: Listener,
+    normalizer: Normalizer,
+    batch: wire::Batch,
+    sequence: u64,
+    batches: u64,
+}
+
+// === impl Owner ===
+
+impl Owner {
+    fn new() -> Self {
+        let index = Index::new(Limits::default());
+        let listener = index.listen(TapBounds::default());
+        let writer = index.register(super::beside::MODEL, Copies::Count).expect("a rank");
+        let normalizer = Normalizer::new(writer, Options::default());
+        Self { index, listener, normalizer, batch: wire::Batch::default(), sequence: 0, batches: 0 }
+    }
+
+    fn apply(&mut self, how: u8, payload: &[u8]) {
+        let decoded = match how {
+            0 => wire::decode(Dialect::Auto, payload, &mut self.batch),
+            1 => wire::decode(Dialect::Vllm, payload, &mut self.batch),
+            _ => wire::dynamo::decode(payload, &mut self.batch),
+        };
+        if decoded.is_ok() {
+            self.sequence += 1;
+            let stamp = Stamp { epoch: 1, sequence: Some(self.sequence) };
+            self.normalizer.apply(&self.batch, stamp).expect("the rank is there");
+        }
+    }
+
+    /// What it holds, and from here on what changes.
+    fn told(&mut self) -> Vec<Event> {
+        while let Ok(Some(_)) = self.listener.try_next() {}
+        let whole = self.listener.follow(self.normalizer.rank()).expect("the rank is there");
+        encode::Snapshot::new(key(), Arc::new(whole)).collect()
+    }
+
+    /// Every second piece as it travels, the others as they are before that.
+    fn snapshot(&mut self) -> Vec<Vec<u8>> {
+        let pieces = self.told().into_iter().enumerate();
+        let kind = |i: usize, event| match i % 2 {
+            0 => call(PIECE, &v1::Event { event: Some(event) }),
+            _ => [&[COMPRESSED][..], &kvtap::relay::message::encode_piece(event).expect("compressed")].concat(),
+        };
+        pieces.map(|(i, event)| kind(i, event)).collect()
+    }
+
+    fn batch(&mut self) -> Option<Vec<u8>> {
+        let mut deltas = Vec::new();
+        while let Ok(Some(heard)) = self.listener.try_next() {
+            if let Heard::Delta(delta) = heard {
+                deltas.extend(encode::bare(&delta));
+            }
+        }
+        let number = self.batches;
+        self.batches += 1;
+        let batch = Batch { life: LIFE, deltas, number, continues: false };
+        Some([&[BATCH][..], &batch.encode()].concat())
+    }
+
+    fn watch(&mut self) -> Vec<Vec<u8>> {
+        let started = v1::WatchStarted { resumed: false, ..v1::WatchStarted::default() };
+        let added = Event::Added(v1::WorkerAdded { key: Some(key()), ..v1::WorkerAdded::default() });
+        let events = std::iter::once(added).chain(self.told());
+        let events = events.map(|event| What::Event(v1::Event { event: Some(event) }));
+        let all = std::iter::once(What::Started(started)).chain(events).chain([What::Synced(v1::WatchSynced {})]);
+        all.map(response).collect()
+    }
+
+    fn watched(&mut self) -> Option<Vec<u8>> {
+        match self.listener.try_next() {
+            Ok(Some(Heard::Delta(delta))) => {
+                let told = encode::delta(&key(), &delta).into_iter().next()?;
+                Some(response(What::Event(v1::Event { event: Some(Event::Delta(told)) })))
+            }
+            _ => None,
+        }
+    }
+
+    fn announcement(&self) -> Vec<u8> {
+        let key = key();
+        let named = v1::WorkerRank {
+            worker: key.worker.clone(),
+            address: "10.0.0.1:8000".to_owned(),
+            aliases: vec!["a".to_owned()],
+            model: key.model.clone(),
+            rank: key.rank,
+        };
+        let announcement = v1::Announcement {
+            key: Some(key),
+            at: Some(v1::Point { number: self.sequence, epoch: 1, sequence: Some(self.sequence) }),
+            worker_rank: Some(named),
+            state: v1::FeedState::Live.into(),
+            why: String::new(),
+            owner: "1-2-3".to_owned(),
+            leaves: false,
+            gone: false,
+        };
+        call(ANNOUNCEMENT, &announcement)
+    }
+}
+
+fn response(what: What) -> Vec<u8> {
+    call(WATCHED, &v1::WatchResponse { what: Some(what), cursor: vec![1, 2].into() })
 }
 
 fn call(number: u8, request: &impl prost::Message) -> Vec<u8> {

@@ -24,6 +24,10 @@ use crate::witness::Witness;
 /// How long a feed may take to heal once the faults have stopped. It heals in a fraction of that on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long one more message may take to be heard before another is said: first, and at most. Each says more than is known
+/// already, so on a machine that is too busy for the first window none would ever be enough.
+const WINDOW: (Duration, Duration) = (Duration::from_millis(400), Duration::from_secs(10));
+
 /// How many queries a router asks in a row, and for how long it is silent after them.
 const BURST: usize = 16;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -379,6 +383,7 @@ impl Lab {
         let kept = self.world.kept == 0 || self.engine.last().is_some_and(|last| last + 200 < self.world.kept as u64);
         let must = self.world.replay && !self.blemished && !self.poisoned && kept;
         let mut by = Healed::Alone;
+        let mut window = WINDOW.0;
         loop {
             if begun.elapsed() > PATIENCE {
                 return Err(format!("not healed {by:?} in time, must alone: {must}"));
@@ -390,11 +395,12 @@ impl Lab {
                     self.say_some(1, HEARD).await;
                 }
             }
-            let present = timeout(Duration::from_millis(400), self.present()).await;
+            let present = timeout(window, self.present()).await;
             if let Ok(present) = present {
                 present?;
                 break;
             }
+            window = (window * 2).min(WINDOW.1);
             if self.watch.is_finished() {
                 return Err("stopped".to_owned());
             }

@@ -13,6 +13,9 @@ use tokio::time::timeout;
 
 use crate::python;
 
+/// How long a command may take. Less than a whole schedule's, so that it says whose fault it is.
+const PATIENCE: Duration = Duration::from_secs(200);
+
 /// A libzmq process. Killed on drop.
 pub struct Peer {
     _child: Child,
@@ -64,7 +67,7 @@ impl Peer {
         let (sender, answer) = oneshot::channel();
         self.waiting.lock().expect("no panic").insert(serial, sender);
         self.commands.send(format!("{serial} {command}\n")).expect("the peer listens");
-        match timeout(Duration::from_secs(60), answer).await {
+        match timeout(PATIENCE, answer).await {
             Ok(Ok(answer)) => answer,
             _ => panic!("the peer does not answer; its error is above"),
         }

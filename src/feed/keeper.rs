@@ -251,6 +251,7 @@ impl Keeper {
         let head = Head { messages, memory };
         let (store, owner, index) = (self.snapshots.store.clone(), Arc::clone(&self.owner), Arc::clone(&self.index));
         let (taken, is_taken) = oneshot::channel();
+        let begun = Instant::now();
         let task = spawn_blocking(move || {
             let _turn = turn;
             let mut held = None;
@@ -267,6 +268,8 @@ impl Keeper {
         self.writing = Some((stamp, task));
         // An error here is the task's, which is reported when it is collected.
         let _ = is_taken.await;
+        let (feed, waited_ms) = (&self.entry.identity, begun.elapsed().as_secs_f64() * 1e3);
+        tracing::debug!(%feed, waited_ms, "The feed has waited for its snapshot to be taken.");
     }
 
     /// Counts what has been written, if it has.

@@ -46,7 +46,18 @@ pub(super) struct Hands<'a> {
 pub(super) struct Scratch {
     staged: Staged,
     segments: Vec<Segment>,
+    /// Where the staged names belong.
+    placed: Vec<Placed>,
     lost: Vec<Lost>,
+}
+
+/// Blocks that were placed, whose names do not know it yet.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    first: Spot,
+    count: u32,
+    /// Their hold began with them.
+    is_new: bool,
 }
 
 thread_local!(static SPARE: Slot<Option<Box<Scratch>>> = const { Slot::new(None) });
@@ -105,6 +116,7 @@ impl Hands<'_> {
             Parent::Under(Place { run, block, hold, seed }) => (Some((run, block)), Some(Spot { hold, block }), seed),
         };
         for blocks in run.chunks(BATCH) {
+            self.finish();
             let ordinary = tier == Tier::Device && group == self.rank.home && !self.rank.has_odd;
             let fits = self.bounds.has_room(self.rank.weight, blocks.len()) && self.rank.holds.has_room(blocks.len());
             let short = if ordinary && fits { self.store_ordinary(last, behind, seed, blocks) } else { None };
@@ -140,13 +152,15 @@ impl Hands<'_> {
             }
         }
         let mut scratch = self.scratch();
-        let placed = self.put_names(behind, blocks, &mut scratch.staged).then(|| {
-            let placed = self.place_names(parent, seed, blocks, &mut scratch);
+        let placed = match self.put_names(behind, blocks, &mut scratch.staged) {
+            true => self.place_names(parent, seed, blocks, &mut scratch),
+            false => None,
+        };
+        if placed.is_none() {
             self.rank.holds.unstage(&mut scratch.staged);
-            placed
-        });
+        }
         self.rank.scratch = Some(scratch);
-        placed.flatten()
+        placed
     }
 
     /// Finds or makes the places of blocks whose names are in the table; if one is not simply the next that this rank
@@ -171,10 +185,10 @@ impl Hands<'_> {
             self.take_names(blocks, &scratch.staged);
             return None;
         }
-        let (mut done, mut last) = (0, None);
+        let mut last = None;
         for segment in &scratch.segments {
-            let (holder, count) = (forest.holder(segment.run, seat), (segment.to - segment.from) as usize);
-            let Rank { holds, names, ages, tips, tap, .. } = &mut *self.rank;
+            let (holder, count) = (forest.holder(segment.run, seat), segment.to - segment.from);
+            let Rank { holds, ages, tap, .. } = &mut *self.rank;
             let hold = match holder {
                 Some(holder) => holder.hold,
                 None => holds.begin(segment.run, seed, ages.close()),
@@ -183,28 +197,58 @@ impl Hands<'_> {
             if let Some(tap) = tap {
                 tap.gained(segment.run, segment.from, segment.to, Tier::Device);
             }
-            let (moment, staged) = (ages.push(hold, segment.from, segment.to - segment.from), &mut scratch.staged);
-            let is_kept_there = match staged.behind {
-                Some(next) => next == Spot { hold, block: segment.from },
-                None => segment.from == 0 && holder.is_none(),
-            };
-            if is_kept_there && count == blocks.len() {
-                holds.settle(hold, segment.from, count, staged, moment);
-            } else {
-                let part = &blocks[done..done + count];
-                holds.put(hold, segment.from, part, moment);
-                for ((i, name), block) in (done..).zip(part).zip(segment.from..) {
-                    names.set(names.aim(name.engine), staged.position(i), holds.position(Spot { hold, block }));
-                }
-            }
-            done += count;
+            let first = Spot { hold, block: segment.from };
+            scratch.placed.push(Placed { first, count, is_new: holder.is_none() });
             let spot = Spot { hold, block: segment.to - 1 };
-            tips.note(blocks[done - 1].engine, spot);
             last = Some(((segment.run, spot.block), spot));
         }
         self.rank.ordinary += blocks.len() as u64;
         self.weigh(blocks.len());
         last
+    }
+
+    /// Says of the names that were stored last to which holds they belong: no reader looks at that, so a transaction
+    /// does it when the gate is open again, unless something comes that needs it.
+    #[inline]
+    pub(super) fn finish(&mut self) {
+        if self.rank.scratch.as_ref().is_some_and(|scratch| !scratch.placed.is_empty()) {
+            self.finish_stored();
+        }
+    }
+
+    fn finish_stored(&mut self) {
+        let mut scratch = self.scratch();
+        let Scratch { staged, placed, .. } = &mut *scratch;
+        let Rank { holds, names, ages, tips, .. } = &mut *self.rank;
+        if let [Placed { first, count, is_new }] = placed[..]
+            && staged.behind.map_or(is_new && first.block == 0, |next| next == first)
+        {
+            let last = holds.lines().name(staged.position(count as usize - 1));
+            let moment = ages.push(first.hold, first.block, count);
+            holds.settle(first, count, staged, moment);
+            tips.note(last, Spot { block: first.block + count - 1, ..first });
+        } else {
+            let count: u32 = placed.iter().map(|placed| placed.count).sum();
+            let kept: Vec<EngineHash> = (0..count as usize).map(|i| holds.lines().name(staged.position(i))).collect();
+            let mut ahead = Ahead::new(names, kept.iter().copied());
+            let mut done = 0;
+            for Placed { first, count, .. } in placed.iter() {
+                let part = &kept[done..done + *count as usize];
+                let moment = ages.push(first.hold, first.block, *count);
+                holds.put(first.hold, first.block, part.iter().copied(), moment);
+                for (i, block) in (done..done + part.len()).zip(first.block..) {
+                    let aim = ahead.aim(names, i, |i| kept.get(i).copied());
+                    names.set(aim, staged.position(i), holds.position(Spot { hold: first.hold, block }));
+                }
+                done += part.len();
+                if let Some(last) = part.last() {
+                    tips.note(*last, Spot { hold: first.hold, block: first.block + count - 1 });
+                }
+            }
+        }
+        placed.clear();
+        holds.unstage(staged);
+        self.rank.scratch = Some(scratch);
     }
 
     /// Keeps names, and puts them into the table. `false` where one of them was there, and then none is kept.
@@ -216,7 +260,6 @@ impl Hands<'_> {
             let aim = ahead.aim(names, i, |i| blocks.get(i).map(|block| block.engine));
             if !names.put(aim, staged.position(i), block.engine, holds.lines()) {
                 self.take_names(&blocks[..i], staged);
-                self.rank.holds.unstage(staged);
                 return false;
             }
         }
@@ -234,6 +277,7 @@ impl Hands<'_> {
 
     pub(super) fn remove(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) -> RemoveOutcome {
         let mut outcome = RemoveOutcome::default();
+        self.finish();
         if self.rank.has_odd {
             self.apart(|apart| apart.remove(tier, group, hashes, &mut outcome));
             return outcome;
@@ -332,6 +376,7 @@ impl Hands<'_> {
 
     /// Drops everything. The grid, the groups and their notes stay.
     pub(super) fn clear(&mut self) {
+        self.finish();
         if let Some((_, seat)) = self.rank.scope {
             let runs: Vec<u32> = self.rank.holds.runs().collect();
             if !runs.is_empty()
@@ -364,6 +409,7 @@ impl Hands<'_> {
 
     /// The long way: with the forest locked, if there is one, and the odd tables.
     pub(super) fn apart<T>(&mut self, act: impl FnOnce(&mut Apart<'_>) -> T) -> T {
+        self.finish();
         lock(self.forest, self.rank);
         let mut odd = self.cell.odd.write().unwrap_or_else(PoisonError::into_inner);
         let (seat, forest) = (self.rank.scope.as_ref().map_or(0, |scope| scope.1), self.forest.as_deref_mut());
@@ -392,6 +438,7 @@ impl Hands<'_> {
             }
         }
         *self.forest = None;
+        self.finish();
         if let Some(scratch) = self.rank.scratch.take() {
             SPARE.set(Some(scratch));
         }

@@ -201,8 +201,9 @@ impl Holds {
     }
 
     /// Gives blocks from `from` on ordinary names, which have none yet. `at` is their moment.
-    pub(super) fn put(&mut self, id: u32, from: u32, names: &[Block], at: Moment) {
-        let to = from + names.len() as u32;
+    pub(super) fn put(&mut self, id: u32, from: u32, names: impl ExactSizeIterator<Item = EngineHash>, at: Moment) {
+        let count = names.len() as u32;
+        let to = from + count;
         self.note(id, from, to, at);
         let (hold, lines) = (&mut self.holds[id as usize], &mut self.lines);
         let end = to.max(hold.len);
@@ -215,9 +216,9 @@ impl Holds {
             }
         }
         for (block, name) in (from..to).zip(names) {
-            lines.set(hold.position(block), name.engine);
+            lines.set(hold.position(block), name);
         }
-        hold.ordinary += names.len() as u32;
+        hold.ordinary += count;
         hold.len = end;
         hold.close_gaps();
     }
@@ -331,10 +332,11 @@ impl Holds {
         }
     }
 
-    /// The names belong behind the hold that they were staged for, or are the first of a new hold `id`.
+    /// The names belong behind the hold that they were staged for, or are the first of a new one.
     #[inline]
-    pub(super) fn settle(&mut self, id: u32, from: u32, count: usize, staged: &mut Staged, at: Moment) {
-        let to = from + count as u32;
+    pub(super) fn settle(&mut self, first: Spot, count: u32, staged: &mut Staged, at: Moment) {
+        let Spot { hold: id, block: from } = first;
+        let to = from + count;
         self.note(id, from, to, at);
         let hold = &mut self.holds[id as usize];
         let fresh = &staged.lines[usize::from(!(from as usize).is_multiple_of(WIDTH))..];
@@ -345,7 +347,7 @@ impl Holds {
         }
         room(&mut hold.lines, fresh.len());
         hold.lines.extend_from_slice(fresh);
-        hold.ordinary += count as u32;
+        hold.ordinary += count;
         hold.len = to;
         staged.lines.clear();
     }

@@ -434,7 +434,8 @@ impl Tx<'_> {
     /// Looks an engine hash up among the names of this rank's prefix groups, whatever tier they lie on. A digest
     /// that is not known itself is looked for in its integer form too ([`EngineHash::narrow`]); so it is in
     /// [`Tx::store_known`], [`Tx::hold`] and [`Tx::remove`].
-    pub fn find(&self, hash: EngineHash) -> Option<Found> {
+    pub fn find(&mut self, hash: EngineHash) -> Option<Found> {
+        self.hands().finish();
         apply::find(self.cell, &self.rank, hash)
     }
 

@@ -15,8 +15,8 @@ use crate::hash::{EngineHash, Seed};
 use super::apart::Apart;
 use super::copies::Tiers;
 use super::door::{Block, Found, Limits, Parent, Place, RemoveOutcome, StoreOutcome};
-use super::forest::{Forest, Segment};
-use super::gate::Writing;
+use super::forest::{Forest, Plan, Segment};
+use super::gate::{Planning, Writing};
 use super::hold::{Spot, Staged};
 use super::names::{Ahead, Aim};
 use super::odd::forms;
@@ -28,9 +28,13 @@ use super::tap;
 pub(super) struct Bounds {
     blocks_per_rank: AtomicUsize,
     blocks_in_all: AtomicUsize,
-    /// What all ranks together weigh.
-    pub(super) total: AtomicUsize,
+    /// What all ranks together weigh, and may weigh without asking.
+    total: AtomicUsize,
 }
+
+/// So much at most may a rank weigh without asking: ranks that change at the same time would wait for each other at each
+/// block.
+const SPARE_WEIGHT: usize = 512;
 
 /// One rank with all that its changes touch.
 pub(super) struct Hands<'a> {
@@ -45,7 +49,7 @@ pub(super) struct Hands<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     staged: Staged,
-    segments: Vec<Segment>,
+    plan: Plan,
     /// Where the staged names belong.
     placed: Vec<Placed>,
     lost: Vec<Lost>,
@@ -77,7 +81,7 @@ const BATCH: usize = 4096;
 /// Names that lie side by side.
 const LINE: u32 = super::lines::WIDTH as u32;
 
-/// A store of so few blocks opens the gate first.
+/// A store of so few blocks looks at the forest first.
 const FEW: usize = 2;
 
 // === impl Bounds ===
@@ -94,9 +98,35 @@ impl Bounds {
         self.blocks_in_all.store(limits.blocks_in_all, Ordering::Relaxed);
     }
 
-    pub(super) fn has_room(&self, weight: usize, more: usize) -> bool {
-        weight + more <= self.blocks_per_rank.load(Ordering::Relaxed)
-            && self.total.load(Ordering::Relaxed) + more <= self.blocks_in_all.load(Ordering::Relaxed)
+    pub(super) fn has_room(&self, rank: &Rank, more: usize) -> bool {
+        rank.weight + more <= self.blocks_per_rank.load(Ordering::Relaxed)
+            && self.total.load(Ordering::Relaxed) + more <= self.blocks_in_all.load(Ordering::Relaxed) + rank.spare
+    }
+
+    pub(super) fn weigh(&self, rank: &mut Rank, blocks: usize) {
+        rank.weight += blocks;
+        match rank.spare.checked_sub(blocks) {
+            Some(spare) => rank.spare = spare,
+            None => {
+                // Nothing to spare near the bound, and where it is small: it is exact then.
+                let free = self.blocks_in_all.load(Ordering::Relaxed).saturating_sub(self.total.load(Ordering::Relaxed));
+                let spare = (free >> 16).min(SPARE_WEIGHT);
+                self.total.fetch_add(blocks - rank.spare + spare, Ordering::Relaxed);
+                rank.spare = spare;
+            }
+        }
+    }
+
+    pub(super) fn unweigh(&self, rank: &mut Rank, blocks: usize) {
+        rank.weight -= blocks;
+        let free = self.blocks_in_all.load(Ordering::Relaxed).saturating_sub(self.total.load(Ordering::Relaxed));
+        let spare = (free >> 16).min(SPARE_WEIGHT);
+        rank.spare += blocks;
+        if rank.spare > 2 * spare || rank.weight == 0 {
+            let keep = if rank.weight == 0 { 0 } else { spare };
+            self.total.fetch_sub(rank.spare - keep, Ordering::Relaxed);
+            rank.spare = keep;
+        }
     }
 }
 
@@ -118,7 +148,7 @@ impl Hands<'_> {
         for blocks in run.chunks(BATCH) {
             self.finish();
             let ordinary = tier == Tier::Device && group == self.rank.home && !self.rank.has_odd;
-            let fits = self.bounds.has_room(self.rank.weight, blocks.len()) && self.rank.holds.has_room(blocks.len());
+            let fits = self.bounds.has_room(self.rank, blocks.len()) && self.rank.holds.has_room(blocks.len());
             let short = if ordinary && fits { self.store_ordinary(last, behind, seed, blocks) } else { None };
             match short {
                 Some((at, spot)) => {
@@ -143,17 +173,18 @@ impl Hands<'_> {
         seed: Seed,
         blocks: &[Block],
     ) -> Option<((u32, u32), Spot)> {
-        if blocks.len() <= FEW {
-            // Few names wait for their buckets and nothing else; meanwhile the gate opens, and the run is on its way.
+        let mut planning = None;
+        if blocks.len() <= FEW && self.forest.is_none() {
+            // Few names wait for their buckets and nothing else; meanwhile the run is on its way.
             self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
-            let forest = lock(self.forest, self.rank)?;
+            let forest = planning.insert(plan(self.rank)?);
             if let Some((run, _)) = parent {
                 forest.touch_run(run);
             }
         }
         let mut scratch = self.scratch();
         let placed = match self.put_names(behind, blocks, &mut scratch.staged) {
-            true => self.place_names(parent, seed, blocks, &mut scratch),
+            true => self.place_names(parent, seed, blocks, planning, &mut scratch),
             false => None,
         };
         if placed.is_none() {
@@ -170,23 +201,34 @@ impl Hands<'_> {
         parent: Option<(u32, u32)>,
         seed: Seed,
         blocks: &[Block],
+        planning: Option<Planning<'static, Forest>>,
         scratch: &mut Scratch,
     ) -> Option<((u32, u32), Spot)> {
         let seat = self.seat();
-        scratch.segments.clear();
-        let forest = lock(self.forest, self.rank)?;
-        forest.locate(seat, parent, blocks, &mut scratch.segments);
+        if self.forest.is_none() {
+            let forest = match planning {
+                Some(planning) => planning,
+                None => plan(self.rank)?,
+            };
+            forest.plan(seat, parent, blocks, &mut scratch.plan);
+            *self.forest = Some(forest.enter());
+        } else {
+            self.forest.as_ref()?.plan(seat, parent, blocks, &mut scratch.plan);
+        }
+        let forest = self.forest.as_mut()?;
+        forest.grow(seat, blocks, &mut scratch.plan);
         let holds = &self.rank.holds;
         let is_simple = |segment: &Segment| match forest.holder(segment.run, seat) {
             None => segment.from == 0,
             Some(holder) => holder.lead == segment.from && holds.get(holder.hold).seed == seed,
         };
-        if scratch.segments.is_empty() || !scratch.segments.iter().all(is_simple) {
+        let segments = &scratch.plan.segments;
+        if segments.is_empty() || !segments.iter().all(is_simple) {
             self.take_names(blocks, &scratch.staged);
             return None;
         }
         let mut last = None;
-        for segment in &scratch.segments {
+        for segment in segments {
             let (holder, count) = (forest.holder(segment.run, seat), segment.to - segment.from);
             let Rank { holds, ages, tap, .. } = &mut *self.rank;
             let hold = match holder {
@@ -203,7 +245,7 @@ impl Hands<'_> {
             last = Some(((segment.run, spot.block), spot));
         }
         self.rank.ordinary += blocks.len() as u64;
-        self.weigh(blocks.len());
+        self.bounds.weigh(self.rank, blocks.len());
         last
     }
 
@@ -299,10 +341,17 @@ impl Hands<'_> {
         }
         self.close(&mut open, lost);
         self.rank.ordinary -= outcome.removed as u64;
-        self.unweigh(outcome.removed);
+        self.bounds.unweigh(self.rank, outcome.removed);
         if !lost.is_empty() {
             let seat = self.seat();
-            if let Some(forest) = lock(self.forest, self.rank) {
+            if self.forest.is_none()
+                && let Some(forest) = plan(self.rank)
+            {
+                lost.iter().for_each(|lost| forest.touch_run(lost.run));
+                lost.iter().for_each(|lost| forest.run(lost.run).cover.touch());
+                *self.forest = Some(forest.enter());
+            }
+            if let Some(forest) = self.forest {
                 for Lost { run, from, to, .. } in lost.drain(..) {
                     forest.cover(run).lose(seat, from, to, Tiers::DEVICE);
                     forest.touch(run);
@@ -404,7 +453,7 @@ impl Hands<'_> {
             tap.cleared();
         }
         let weight = rank.weight;
-        self.unweigh(weight);
+        self.bounds.unweigh(rank, weight);
     }
 
     /// The long way: with the forest locked, if there is one, and the odd tables.
@@ -460,16 +509,6 @@ impl Hands<'_> {
     fn seat(&self) -> u32 {
         self.rank.scope.as_ref().map_or(0, |(_, seat)| *seat)
     }
-
-    fn weigh(&mut self, blocks: usize) {
-        self.rank.weight += blocks;
-        self.bounds.total.fetch_add(blocks, Ordering::Relaxed);
-    }
-
-    fn unweigh(&mut self, blocks: usize) {
-        self.rank.weight -= blocks;
-        self.bounds.total.fetch_sub(blocks, Ordering::Relaxed);
-    }
 }
 
 /// Where a name of a rank stands.
@@ -501,9 +540,18 @@ fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
 
 /// The forest, locked for the rest of the transaction; `None` for a rank without a grid, which has nothing in one.
 #[inline]
-#[allow(unsafe_code)]
 fn lock<'f>(forest: &'f mut Option<Writing<'static, Forest>>, rank: &Rank) -> Option<&'f mut Forest> {
+    if forest.is_none() {
+        *forest = Some(plan(rank)?.enter());
+    }
+    forest.as_deref_mut()
+}
+
+/// The forest, to read while no other writer changes it.
+#[inline]
+#[allow(unsafe_code)]
+fn plan(rank: &Rank) -> Option<Planning<'static, Forest>> {
     let (gate, _) = rank.scope.as_ref()?;
     // SAFETY: the rank's scope keeps the gate, and a rank leaves its scope only when the guard is gone (see `publish`).
-    Some(forest.get_or_insert_with(|| unsafe { gate.write_unbound() }))
+    Some(unsafe { gate.plan_unbound() })
 }

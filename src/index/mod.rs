@@ -128,6 +128,11 @@ pub struct Tx<'w> {
     forest: Option<Writing<'static, Forest>>,
 }
 
+/// [`Index::score_chain`] of one model on one grid, found once.
+pub struct Scorer {
+    gate: Arc<Gate<Forest>>,
+}
+
 /// Which ranks a match is asked of: all of the model's, or those listed.
 pub type Candidates<'a> = Option<&'a [RankId]>;
 
@@ -260,8 +265,14 @@ impl Index {
         let directory = self.directory.read();
         if let Some(gate) = directory.scope(model, grid) {
             let forest = gate.read();
-            lookup::with_walk(|walk| walk.scores(&forest, chain, out));
+            lookup::scores(&forest, chain, out);
         }
+    }
+
+    /// Whoever asks for lengths again and again, of one model on one grid, keeps this; `None`: no rank has both.
+    pub fn scorer(&self, model: &str, grid: Grid) -> Option<Scorer> {
+        let gate = self.directory.read().scope(model, grid)?.clone();
+        Some(Scorer { gate })
     }
 
     /// What a rank holds; `None` once it was removed.
@@ -300,6 +311,26 @@ impl Index {
         let gate = self.directory.read().scope(model, grid)?.clone();
         let shape = gate.read().shape();
         Some(shape)
+    }
+}
+
+// === impl Scorer ===
+
+impl Scorer {
+    /// What [`Index::score_chain`] says; `false`, and nothing is said, once every rank has left the model or the grid:
+    /// others may have come since, which only another scorer knows of.
+    pub fn score_chain(&self, chain: Chain<'_>, out: &mut Vec<RankScore>) -> bool {
+        let forest = self.gate.read();
+        if !forest.is_left {
+            lookup::scores(&forest, chain, out);
+        }
+        !forest.is_left
+    }
+}
+
+impl fmt::Debug for Scorer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scorer").finish_non_exhaustive()
     }
 }
 
@@ -387,7 +418,7 @@ impl Tx<'_> {
             return Err(IndexError::WorkerGone);
         };
         // SAFETY: the gate goes into the rank's scope, and a rank leaves its scope only when the guard is gone.
-        let mut forest = unsafe { gate.write_unbound() };
+        let mut forest = unsafe { gate.plan_unbound() }.enter();
         let seat = forest.seats.take(self.cell.face(&self.rank));
         self.forest = Some(forest);
         self.rank.grid = Some(grid);

@@ -1,9 +1,8 @@
 //! The verbs that change what a rank holds: the short ways, which nearly every event takes.
 //!
-//! A store first puts its names into the rank's own tables (which say whether one of them was known), then locks the
-//! forest to find or make the places. Nearly always the names are kept where they belong by then: behind the hold that
-//! the parent ends, or first in a new one. A removal does all that its names need before it locks. What either finds
-//! out of the ordinary goes the long way (`apart`).
+//! A store first plans its places, puts its names into the rank's own tables (which say whether one of them was known)
+//! where they belong by that plan, then locks the forest to make what is missing. A removal does all that its names need
+//! before it locks. What either finds out of the ordinary goes the long way (`apart`).
 
 use std::cell::Cell as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,9 +14,9 @@ use crate::hash::{EngineHash, Seed};
 use super::apart::Apart;
 use super::copies::Tiers;
 use super::door::{Block, Found, Limits, Parent, Place, RemoveOutcome, StoreOutcome};
-use super::forest::{Forest, Plan, Segment};
+use super::forest::{Forest, NONE, Plan};
 use super::gate::{Planning, Writing};
-use super::hold::{Spot, Staged};
+use super::hold::{Piece, Spot, Staged};
 use super::names::{Ahead, Aim};
 use super::odd::forms;
 use super::rank::{Cell, Rank};
@@ -50,18 +49,9 @@ pub(super) struct Hands<'a> {
 pub(super) struct Scratch {
     staged: Staged,
     plan: Plan,
-    /// Where the staged names belong.
-    placed: Vec<Placed>,
+    /// To which hold each staged piece belongs, once its blocks are placed.
+    placed: Vec<u32>,
     lost: Vec<Lost>,
-}
-
-/// Blocks that were placed, whose names do not know it yet.
-#[derive(Clone, Copy, Debug)]
-struct Placed {
-    first: Spot,
-    count: u32,
-    /// Their hold began with them.
-    is_new: bool,
 }
 
 thread_local!(static SPARE: Slot<Option<Box<Scratch>>> = const { Slot::new(None) });
@@ -81,7 +71,7 @@ const BATCH: usize = 4096;
 /// Names that lie side by side.
 const LINE: u32 = super::lines::WIDTH as u32;
 
-/// A store of so few blocks looks at the forest first.
+/// The names of so few blocks are put while nobody else may plan: to come back would take longer.
 const FEW: usize = 2;
 
 // === impl Bounds ===
@@ -141,112 +131,129 @@ impl Hands<'_> {
         if self.rank.ordinary == 0 && !self.rank.has_odd && tier == Tier::Device {
             self.rank.home = group;
         }
-        let (mut last, mut behind, seed) = match parent {
-            Parent::Root(seed) => (None, None, seed),
-            Parent::Under(Place { run, block, hold, seed }) => (Some((run, block)), Some(Spot { hold, block }), seed),
+        let (mut last, seed) = match parent {
+            Parent::Root(seed) => (None, seed),
+            Parent::Under(Place { run, block, seed }) => (Some((run, block)), seed),
         };
         for blocks in run.chunks(BATCH) {
             self.finish();
             let ordinary = tier == Tier::Device && group == self.rank.home && !self.rank.has_odd;
             let fits = self.bounds.has_room(self.rank, blocks.len()) && self.rank.holds.has_room(blocks.len());
-            let short = if ordinary && fits { self.store_ordinary(last, behind, seed, blocks) } else { None };
+            let short = if ordinary && fits { self.store_ordinary(last, seed, blocks) } else { None };
             match short {
-                Some((at, spot)) => {
+                Some(at) => {
                     outcome.added += blocks.len();
-                    (last, behind) = (Some(at), Some(spot));
+                    last = Some(at);
                 }
-                None => {
-                    last = self.apart(|apart| apart.store(last, seed, tier, group, blocks, &mut outcome));
-                    behind = None;
-                }
+                None => last = self.apart(|apart| apart.store(last, seed, tier, group, blocks, &mut outcome)),
             }
         }
         outcome
     }
 
-    /// Stores blocks of new names where each place is the next one that this rank lacks: nearly always so. The place
-    /// and the spot of the last one; `None`: it is not so, and nothing has changed.
-    fn store_ordinary(
-        &mut self,
-        parent: Option<(u32, u32)>,
-        behind: Option<Spot>,
-        seed: Seed,
-        blocks: &[Block],
-    ) -> Option<((u32, u32), Spot)> {
-        let mut planning = None;
-        if blocks.len() <= FEW && self.forest.is_none() {
-            // Few names wait for their buckets and nothing else; meanwhile the run is on its way.
-            self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
-            let forest = planning.insert(plan(self.rank)?);
-            if let Some((run, _)) = parent {
-                forest.touch_run(run);
-            }
-        }
+    /// Stores blocks of new names where each place is the next one that this rank lacks: nearly always so. The place of
+    /// the last one; `None`: it is not so, and nothing has changed.
+    fn store_ordinary(&mut self, parent: Option<(u32, u32)>, seed: Seed, blocks: &[Block]) -> Option<(u32, u32)> {
         let mut scratch = self.scratch();
-        let placed = match self.put_names(behind, blocks, &mut scratch.staged) {
-            true => self.place_names(parent, seed, blocks, planning, &mut scratch),
-            false => None,
-        };
-        if placed.is_none() {
-            self.rank.holds.unstage(&mut scratch.staged);
+        let placed = self.store_as_planned(parent, seed, blocks, blocks.len() <= FEW, &mut scratch);
+        if scratch.placed.is_empty() {
+            scratch.staged.clear();
         }
         self.rank.scratch = Some(scratch);
         placed
     }
 
-    /// Finds or makes the places of blocks whose names are in the table; if one is not simply the next that this rank
-    /// lacks, takes the names out again.
-    fn place_names(
+    fn store_as_planned(
         &mut self,
         parent: Option<(u32, u32)>,
         seed: Seed,
         blocks: &[Block],
-        planning: Option<Planning<'static, Forest>>,
+        keep_plan: bool,
         scratch: &mut Scratch,
-    ) -> Option<((u32, u32), Spot)> {
+    ) -> Option<(u32, u32)> {
+        let Scratch { staged, plan, .. } = scratch;
         let seat = self.seat();
-        if self.forest.is_none() {
-            let forest = match planning {
-                Some(planning) => planning,
-                None => plan(self.rank)?,
-            };
-            forest.plan(seat, parent, blocks, &mut scratch.plan);
-            *self.forest = Some(forest.enter());
-        } else {
-            self.forest.as_ref()?.plan(seat, parent, blocks, &mut scratch.plan);
+        if keep_plan {
+            self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
         }
-        let forest = self.forest.as_mut()?;
-        forest.grow(seat, blocks, &mut scratch.plan);
-        let holds = &self.rank.holds;
-        let is_simple = |segment: &Segment| match forest.holder(segment.run, seat) {
-            None => segment.from == 0,
-            Some(holder) => holder.lead == segment.from && holds.get(holder.hold).seed == seed,
+        let mut planning = match self.forest {
+            Some(_) => None,
+            None => Some(begin(self.rank)?),
         };
-        let segments = &scratch.plan.segments;
-        if segments.is_empty() || !segments.iter().all(is_simple) {
-            self.take_names(blocks, &scratch.staged);
+        let forest: &Forest = match &planning {
+            Some(forest) => forest,
+            None => self.forest.as_deref()?,
+        };
+        forest.plan(seat, parent, blocks, plan);
+        if !pieces(self.rank, forest, seat, seed, plan, &mut staged.pieces) {
             return None;
         }
-        let mut last = None;
-        for segment in segments {
-            let (holder, count) = (forest.holder(segment.run, seat), segment.to - segment.from);
+        // Names take the most time, and concern nobody else.
+        let version = planning.take_if(|_| !keep_plan).map(|planning| planning.version());
+        self.rank.holds.stage(blocks, staged);
+        if !self.put_names(blocks, staged) {
+            return None;
+        }
+        if let Some(version) = version {
+            let now = begin(self.rank)?;
+            if now.version() != version && !self.is_still_so(&now, parent, seed, blocks, staged, plan) {
+                drop(now);
+                self.take_names(blocks, staged);
+                self.rank.holds.unstage(staged);
+                return self.store_as_planned(parent, seed, blocks, true, scratch);
+            }
+            planning = Some(now);
+        }
+        if let Some(planning) = planning {
+            *self.forest = Some(planning.enter());
+        }
+        self.place(parent, seed, blocks, scratch)
+    }
+
+    /// Whether the pieces are the same after others have changed the forest, which is planned anew.
+    #[cold]
+    fn is_still_so(
+        &self,
+        forest: &Forest,
+        parent: Option<(u32, u32)>,
+        seed: Seed,
+        blocks: &[Block],
+        staged: &Staged,
+        plan: &mut Plan,
+    ) -> bool {
+        let (mut now, seat) = (Vec::new(), self.seat());
+        forest.plan(seat, parent, blocks, plan);
+        let are_simple = pieces(self.rank, forest, seat, seed, plan, &mut now);
+        let alike = |(a, b): (&Piece, &Piece)| (a.first, a.count) == (b.first, b.count);
+        are_simple && now.len() == staged.pieces.len() && now.iter().zip(&staged.pieces).all(alike)
+    }
+
+    /// Makes the places, and covers them.
+    fn place(
+        &mut self,
+        parent: Option<(u32, u32)>,
+        seed: Seed,
+        blocks: &[Block],
+        scratch: &mut Scratch,
+    ) -> Option<(u32, u32)> {
+        let seat = self.seat();
+        let forest = self.forest.as_deref_mut()?;
+        forest.grow(parent, blocks, &mut scratch.plan);
+        for (segment, piece) in scratch.plan.segments.iter().zip(&scratch.staged.pieces) {
             let Rank { holds, ages, tap, .. } = &mut *self.rank;
-            let hold = match holder {
-                Some(holder) => holder.hold,
-                None => holds.begin(segment.run, seed, ages.close()),
+            let hold = match piece.first.hold {
+                NONE => holds.begin(segment.run, seed, ages.close()),
+                hold => hold,
             };
             forest.cover(segment.run).extend(seat, segment.from, segment.to, hold);
             if let Some(tap) = tap {
                 tap.gained(segment.run, segment.from, segment.to, Tier::Device);
             }
-            let first = Spot { hold, block: segment.from };
-            scratch.placed.push(Placed { first, count, is_new: holder.is_none() });
-            let spot = Spot { hold, block: segment.to - 1 };
-            last = Some(((segment.run, spot.block), spot));
+            scratch.placed.push(hold);
         }
         self.rank.ordinary += blocks.len() as u64;
         self.bounds.weigh(self.rank, blocks.len());
-        last
+        scratch.plan.segments.last().map(|last| (last.run, last.to - 1))
     }
 
     /// Says of the names that were stored last to which holds they belong: no reader looks at that, so a transaction
@@ -261,59 +268,44 @@ impl Hands<'_> {
     fn finish_stored(&mut self) {
         let mut scratch = self.scratch();
         let Scratch { staged, placed, .. } = &mut *scratch;
-        let Rank { holds, names, ages, tips, .. } = &mut *self.rank;
-        if let [Placed { first, count, is_new }] = placed[..]
-            && staged.behind.map_or(is_new && first.block == 0, |next| next == first)
-        {
-            let last = holds.lines().name(staged.position(count as usize - 1));
-            let moment = ages.push(first.hold, first.block, count);
-            holds.settle(first, count, staged, moment);
-            tips.note(last, Spot { block: first.block + count - 1, ..first });
-        } else {
-            let count: u32 = placed.iter().map(|placed| placed.count).sum();
-            let kept: Vec<EngineHash> = (0..count as usize).map(|i| holds.lines().name(staged.position(i))).collect();
-            let mut ahead = Ahead::new(names, kept.iter().copied());
-            let mut done = 0;
-            for Placed { first, count, .. } in placed.iter() {
-                let part = &kept[done..done + *count as usize];
-                let moment = ages.push(first.hold, first.block, *count);
-                holds.put(first.hold, first.block, part.iter().copied(), moment);
-                for (i, block) in (done..done + part.len()).zip(first.block..) {
-                    let aim = ahead.aim(names, i, |i| kept.get(i).copied());
-                    names.set(aim, staged.position(i), holds.position(Spot { hold: first.hold, block }));
-                }
-                done += part.len();
-                if let Some(last) = part.last() {
-                    tips.note(*last, Spot { hold: first.hold, block: first.block + count - 1 });
-                }
-            }
+        let Rank { holds, ages, tips, .. } = &mut *self.rank;
+        for (hold, piece) in placed.iter().zip(&staged.pieces) {
+            let moment = ages.push(*hold, piece.first.block, piece.count);
+            holds.settle(*hold, piece, staged, moment);
+        }
+        if let (Some(hold), Some(piece)) = (placed.last(), staged.pieces.last()) {
+            let last = holds.lines().name(staged.position(piece, piece.count - 1));
+            tips.note(last, Spot { hold: *hold, block: piece.first.block + piece.count - 1 });
         }
         placed.clear();
-        holds.unstage(staged);
+        staged.clear();
         self.rank.scratch = Some(scratch);
     }
 
-    /// Keeps names, and puts them into the table. `false` where one of them was there, and then none is kept.
-    fn put_names(&mut self, behind: Option<Spot>, blocks: &[Block], staged: &mut Staged) -> bool {
+    /// Puts staged names into the table. `false` where one of them was there, and then none is kept.
+    fn put_names(&mut self, blocks: &[Block], staged: &mut Staged) -> bool {
         let Rank { names, holds, .. } = &mut *self.rank;
-        holds.stage(behind, blocks, staged);
         let mut ahead = Ahead::new(names, blocks.iter().map(|block| block.engine));
-        for (i, block) in blocks.iter().enumerate() {
-            let aim = ahead.aim(names, i, |i| blocks.get(i).map(|block| block.engine));
-            if !names.put(aim, staged.position(i), block.engine, holds.lines()) {
-                self.take_names(&blocks[..i], staged);
-                return false;
+        let mut all = blocks.iter().enumerate();
+        for piece in &staged.pieces {
+            for (within, (i, block)) in (0..piece.count).zip(&mut all) {
+                let aim = ahead.aim(names, i, |i| blocks.get(i).map(|block| block.engine));
+                if !names.put(aim, staged.position(piece, within), block.engine, holds.lines()) {
+                    self.take_names(&blocks[..i], staged);
+                    self.rank.holds.unstage(staged);
+                    return false;
+                }
             }
         }
         true
     }
 
-    /// Takes names out again that were put without their places.
+    /// Takes staged names out again.
     #[cold]
     fn take_names(&mut self, blocks: &[Block], staged: &Staged) {
         let names = &mut self.rank.names;
-        for (i, block) in blocks.iter().enumerate() {
-            names.take(names.aim(block.engine), staged.position(i));
+        for (block, position) in blocks.iter().zip(staged.positions()) {
+            names.take(names.aim(block.engine), position);
         }
     }
 
@@ -345,7 +337,7 @@ impl Hands<'_> {
         if !lost.is_empty() {
             let seat = self.seat();
             if self.forest.is_none()
-                && let Some(forest) = plan(self.rank)
+                && let Some(forest) = begin(self.rank)
             {
                 lost.iter().for_each(|lost| forest.touch_run(lost.run));
                 lost.iter().for_each(|lost| forest.run(lost.run).cover.touch());
@@ -519,7 +511,7 @@ pub(super) fn find(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> 
     let known = rank.tips.get(hash).filter(|spot| rank.holds.stands(*spot, hash));
     let spot = known.or_else(|| forms(hash).find_map(|form| rank.spot(form)))?;
     let hold = rank.holds.get(spot.hold);
-    let place = Place { run: hold.run, block: spot.block, hold: spot.hold, seed: hold.seed };
+    let place = Place { run: hold.run, block: spot.block, seed: hold.seed };
     Some(Found { place, seed: hold.seed, ambiguous: false })
 }
 
@@ -534,7 +526,7 @@ fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
             (spot, rank.holds.get(spot.hold).seed, 1)
         }
     };
-    let place = Place { run: rank.holds.get(spot.hold).run, block: spot.block, hold: spot.hold, seed };
+    let place = Place { run: rank.holds.get(spot.hold).run, block: spot.block, seed };
     Some(Found { place, seed, ambiguous: places > 1 })
 }
 
@@ -542,7 +534,7 @@ fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
 #[inline]
 fn lock<'f>(forest: &'f mut Option<Writing<'static, Forest>>, rank: &Rank) -> Option<&'f mut Forest> {
     if forest.is_none() {
-        *forest = Some(plan(rank)?.enter());
+        *forest = Some(begin(rank)?.enter());
     }
     forest.as_deref_mut()
 }
@@ -550,8 +542,26 @@ fn lock<'f>(forest: &'f mut Option<Writing<'static, Forest>>, rank: &Rank) -> Op
 /// The forest, to read while no other writer changes it.
 #[inline]
 #[allow(unsafe_code)]
-fn plan(rank: &Rank) -> Option<Planning<'static, Forest>> {
+fn begin(rank: &Rank) -> Option<Planning<'static, Forest>> {
     let (gate, _) = rank.scope.as_ref()?;
     // SAFETY: the rank's scope keeps the gate, and a rank leaves its scope only when the guard is gone (see `publish`).
     Some(unsafe { gate.plan_unbound() })
+}
+
+/// Where the names of planned blocks will stand; `false` where a block is not simply the next one that the rank lacks.
+fn pieces(rank: &Rank, forest: &Forest, seat: u32, seed: Seed, plan: &Plan, pieces: &mut Vec<Piece>) -> bool {
+    pieces.clear();
+    for segment in &plan.segments {
+        let holder = if segment.run == NONE { None } else { forest.holder(segment.run, seat) };
+        let first = Spot { hold: holder.map_or(NONE, |holder| holder.hold), block: segment.from };
+        let is_next = match holder {
+            None => segment.from == 0,
+            Some(holder) => holder.lead == segment.from && rank.holds.ends_at(first, seed),
+        };
+        if !is_next {
+            return false;
+        }
+        pieces.push(Piece::new(first, segment.to - segment.from));
+    }
+    !pieces.is_empty()
 }

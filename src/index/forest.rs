@@ -45,15 +45,6 @@ pub(super) struct Run {
     tip_len: u32,
 }
 
-/// Why blocks go on in a run of their own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Decline {
-    /// Their chain begins, or parts from others before the run's end.
-    Parted,
-    Full,
-    Shared,
-}
-
 /// Consecutive blocks of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment {
@@ -65,13 +56,10 @@ pub(super) struct Segment {
 /// What a store is going to do: all that can be known and made while others read.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Where the leading blocks stand, and once the forest has grown, all of them.
+    /// Where the blocks stand, or will. A run that has yet to begin is [`NONE`] until the forest has grown.
     pub(super) segments: Vec<Segment>,
     /// How many blocks stand there already.
     found: usize,
-    /// The place of the last one before the others.
-    run: u32,
-    last: u32,
     /// The prefix hashes of the others.
     prefixes: Vec<PrefixHash>,
     /// The contents, all of them, of the run that they begin or lengthen; empty where there is room in that run.
@@ -193,7 +181,7 @@ impl Forest {
     /// covered by that, only there until the transaction ends.
     pub(super) fn locate(&mut self, seat: u32, parent: Option<(u32, u32)>, blocks: &[Block], plan: &mut Plan) {
         self.plan(seat, parent, blocks, plan);
-        self.grow(seat, blocks, plan);
+        self.grow(parent, blocks, plan);
     }
 
     /// Finds the places that are there, and makes ready what is not.
@@ -225,64 +213,59 @@ impl Forest {
             push(&mut plan.segments, Segment { run, from: 0, to: last + 1 });
             rest = &rest[same..];
         }
-        (plan.found, plan.run, plan.last) = (blocks.len() - rest.len(), run, last);
+        plan.found = blocks.len() - rest.len();
         if !rest.is_empty() {
-            self.make_ready(seat, rest, plan);
+            self.make_ready(seat, (run, last), rest, plan);
         }
     }
 
-    fn make_ready(&self, seat: u32, rest: &[Block], plan: &mut Plan) {
-        let Plan { run, last, prefixes, contents, .. } = plan;
-        let mut before = (*run != NONE).then(|| self.run(*run).prefix(*last as usize));
+    fn make_ready(&self, seat: u32, (run, last): (u32, u32), rest: &[Block], plan: &mut Plan) {
+        let Plan { segments, prefixes, contents, .. } = plan;
+        let mut before = (run != NONE).then(|| self.run(run).prefix(last as usize));
         prefixes.clear();
         prefixes.extend(rest.iter().map(|block| {
             let prefix = PrefixHash::after(before, block.content);
             before = Some(prefix);
             prefix
         }));
-        let (have, count) = match self.decline(*run, *last, seat) {
-            None => (&self.run(*run).contents[..], rest.len().min(MAX_RUN - 1 - *last as usize)),
-            Some(_) => (&[][..], rest.len().min(MAX_RUN)),
+        let (have, first) = match self.may_append(run, last, seat) {
+            true => {
+                let new = rest.len().min(MAX_RUN - 1 - last as usize);
+                push(segments, Segment { run, from: last + 1, to: last + 1 + new as u32 });
+                (&self.run(run).contents[..], new)
+            }
+            false => (&[][..], 0),
         };
+        for more in rest[first..].chunks(MAX_RUN) {
+            segments.push(Segment { run: NONE, from: 0, to: more.len() as u32 });
+        }
+        let first = if first > 0 { first } else { rest.len().min(MAX_RUN) };
         contents.clear();
-        if have.is_empty() || self.run(*run).contents.capacity() - have.len() < count {
-            *contents = Vec::with_capacity(have.len() + room_for(have.len(), count));
+        if have.is_empty() || self.run(run).contents.capacity() - have.len() < first {
+            *contents = Vec::with_capacity(have.len() + room_for(have.len(), first));
             contents.extend_from_slice(have);
-            contents.extend(rest[..count].iter().map(|block| block.content));
+            contents.extend(rest[..first].iter().map(|block| block.content));
         }
     }
 
     /// Makes the places that were not there. Nobody has changed the forest since it was planned.
-    pub(super) fn grow(&mut self, seat: u32, blocks: &[Block], plan: &mut Plan) {
-        let Plan { segments, found, prefixes, contents, .. } = plan;
-        let (mut run, mut last) = (plan.run, plan.last);
-        let (mut rest, mut prefixes) = (&blocks[*found..], &prefixes[..]);
-        while !rest.is_empty() {
-            let new;
-            let decline = self.decline(run, last, seat);
-            match decline {
-                Some(Decline::Full) => self.shape.runs_full += 1,
-                Some(Decline::Shared) => self.shape.runs_shared += 1,
-                Some(Decline::Parted) | None => {}
+    pub(super) fn grow(&mut self, parent: Option<(u32, u32)>, blocks: &[Block], plan: &mut Plan) {
+        let Plan { segments, found, prefixes, contents } = plan;
+        let (mut run, mut last) = parent.unwrap_or((NONE, 0));
+        let mut done = 0;
+        for segment in segments {
+            let end = done + (segment.to - segment.from) as usize;
+            let from = done.max(*found);
+            if segment.run == NONE {
+                segment.run = self.begin(run, last, &blocks[done..end], &prefixes[done - *found..], contents);
+            } else if from < end {
+                self.shape.appended += (end - from) as u64;
+                self.runs[segment.run as usize].append(&blocks[from..end], &prefixes[from - *found..], contents);
             }
-            if decline.is_none() {
-                new = rest.len().min(MAX_RUN - 1 - last as usize);
-                self.shape.appended += new as u64;
-                self.runs[run as usize].append(&rest[..new], prefixes, contents);
-                push(segments, Segment { run, from: last + 1, to: last + 1 + new as u32 });
-                last += new as u32;
-            } else {
-                new = rest.len().min(MAX_RUN);
-                run = self.begin(run, last, &rest[..new], prefixes, contents);
-                push(segments, Segment { run, from: 0, to: new as u32 });
-                last = new as u32 - 1;
-            }
-            (rest, prefixes) = (&rest[new..], &prefixes[new..]);
-        }
-        // A transaction may end before anybody covers them.
-        for segment in segments.iter() {
-            if self.run(segment.run).cover.is_empty() {
-                self.touch(segment.run);
+            (run, last, done) = (segment.run, segment.to - 1, end);
+            // A transaction may end before anybody covers them.
+            if self.run(run).cover.is_empty() {
+                self.touch(run);
             }
         }
     }
@@ -293,16 +276,13 @@ impl Forest {
         run == NONE || (self.run(run).kids > 0 && self.run(run).last_kid >= block)
     }
 
-    /// Why a run may not grow behind a block: only at its end, and only where one rank alone holds it. Where several do,
+    /// Whether a run may grow behind a block: only at its end, and only where one rank alone holds it. Where several do,
     /// each goes on in a run of its own, so that what they share stays one run that all hold whole.
-    fn decline(&self, run: u32, last: u32, seat: u32) -> Option<Decline> {
-        let at = self.runs.get(run as usize).filter(|run| run.contents.len() == last as usize + 1);
-        match at {
-            None => Some(Decline::Parted),
-            Some(run) if run.contents.len() >= MAX_RUN => Some(Decline::Full),
-            Some(run) if !(run.cover.is_only(seat) || run.cover.is_empty()) => Some(Decline::Shared),
-            Some(_) => None,
-        }
+    fn may_append(&self, run: u32, last: u32, seat: u32) -> bool {
+        self.runs.get(run as usize).is_some_and(|run| {
+            let (len, cover) = (run.contents.len(), &run.cover);
+            len == last as usize + 1 && len < MAX_RUN && (cover.is_only(seat) || cover.is_empty())
+        })
     }
 
     fn begin(
@@ -326,6 +306,12 @@ impl Forest {
         };
         if parent != NONE {
             let above = &mut self.runs[parent as usize];
+            if above.contents.len() == parent_block as usize + 1 {
+                match above.contents.len() < MAX_RUN {
+                    true => self.shape.runs_shared += 1,
+                    false => self.shape.runs_full += 1,
+                }
+            }
             above.kids += 1;
             above.last_kid = above.last_kid.max(parent_block);
         }

@@ -23,7 +23,7 @@ impl Tx<'_> {
             forest.locate(apart.seat, start, &blocks, &mut plan);
             plan.segments.iter().for_each(|segment| forest.touch(segment.run));
             let last = plan.segments.last()?;
-            Some(Place { run: last.run, block: last.to.checked_sub(1)?, hold: super::forest::NONE, seed })
+            Some(Place { run: last.run, block: last.to.checked_sub(1)?, seed })
         })
     }
 

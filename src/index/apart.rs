@@ -1,6 +1,5 @@
 //! The long way: names and places one by one, with the side tables.
 
-
 use crate::block::{Group, Tier};
 use crate::hash::{EngineHash, Seed};
 

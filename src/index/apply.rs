@@ -90,7 +90,8 @@ impl Bounds {
 
     pub(super) fn has_room(&self, rank: &Rank, more: usize) -> bool {
         rank.weight + more <= self.blocks_per_rank.load(Ordering::Relaxed)
-            && self.total.load(Ordering::Relaxed) + more <= self.blocks_in_all.load(Ordering::Relaxed) + rank.spare
+            && (self.total.load(Ordering::Relaxed) + more).saturating_sub(rank.spare)
+                <= self.blocks_in_all.load(Ordering::Relaxed)
     }
 
     pub(super) fn weigh(&self, rank: &mut Rank, blocks: usize) {
@@ -99,7 +100,8 @@ impl Bounds {
             Some(spare) => rank.spare = spare,
             None => {
                 // Nothing to spare near the bound, and where it is small: it is exact then.
-                let free = self.blocks_in_all.load(Ordering::Relaxed).saturating_sub(self.total.load(Ordering::Relaxed));
+                let free =
+                    self.blocks_in_all.load(Ordering::Relaxed).saturating_sub(self.total.load(Ordering::Relaxed));
                 let spare = (free >> 16).min(SPARE_WEIGHT);
                 self.total.fetch_add(blocks - rank.spare + spare, Ordering::Relaxed);
                 rank.spare = spare;

@@ -346,7 +346,8 @@ impl Apart<'_> {
             way.map(|(at, content)| (at, Block { engine: nameless, content })).unzip();
         let mut plan = Plan::default();
         self.forest.as_deref_mut()?.locate(self.seat, start, &blocks, &mut plan);
-        let found = plan.segments.iter().flat_map(|segment| (segment.from..segment.to).map(|block| (segment.run, block)));
+        let found =
+            plan.segments.iter().flat_map(|segment| (segment.from..segment.to).map(|block| (segment.run, block)));
         let mut last = None;
         for (at, place) in prefixes.into_iter().zip(found) {
             places.insert(at, place);

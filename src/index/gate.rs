@@ -6,6 +6,9 @@
 //! A writer comes in two steps. It *plans*: no other writer may come, readers are not disturbed, and it reads whatever
 //! its change needs. Then it *enters*: it waits for the readers to leave, and changes the value. A reader that comes
 //! meanwhile steps back until it has left, so what a writer does inside is as little as can be.
+//!
+//! Proven by threads that press on it, not by loom: that takes sequentially consistent steps for weaker ones, and would
+//! find what cannot be.
 
 #![allow(unsafe_code)]
 

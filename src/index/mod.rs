@@ -49,8 +49,9 @@
 //! * An ordinary name's block is covered on the device; with its tail evicted first a rank's cover of a run is one
 //!   number. What is rarer (copies, tiers, groups, several places, holes) lies in tables that exist only where it
 //!   does.
-//! * A transaction locks its forest at its first change and unlocks it when it commits. What names need of the rank's
-//!   own tables is done before, but for a store's last step: which hold they belong to is known only then.
+//! * A store is planned, its names are put where the plan says that they belong, then it enters the forest to make what
+//!   is missing: only that keeps readers out. A transaction stays in from its first change until it commits. To which
+//!   holds the last store's names belong is noted after that, or as soon as something else asks.
 //!
 //! # Assumed
 //!

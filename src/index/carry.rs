@@ -23,7 +23,7 @@ use super::Tx;
 use super::apart::Apart;
 use super::copies::Tiers;
 use super::door::{Block, Exported, IndexError};
-use super::forest::{Forest, NONE, Segment};
+use super::forest::{Forest, NONE, Plan};
 use super::hold::Spot;
 use super::odd::{Key, Odd, OddName};
 use super::rank::{Cell, Rank};
@@ -53,7 +53,7 @@ pub(super) struct Restoring {
     has_evicted: bool,
     /// Scratch.
     blocks: Vec<Block>,
-    segments: Vec<Segment>,
+    plan: Plan,
 }
 
 /// A block and its place in the forest.
@@ -414,15 +414,15 @@ impl Apart<'_> {
         last: (PrefixHash, ContentHash),
         restoring: &mut Restoring,
     ) -> Option<(u32, u32)> {
-        let Restoring { places, blocks, segments, .. } = restoring;
+        let Restoring { places, blocks, plan, .. } = restoring;
         // The forest does not ask for names.
         let nameless = EngineHash::from_u64(0);
         let way = || passed.iter().rev().chain([&last]);
         blocks.clear();
         blocks.extend(way().map(|(_, content)| Block { engine: nameless, content: *content }));
-        segments.clear();
-        self.forest.as_deref_mut()?.locate(self.seat, start, blocks, segments);
-        let found = segments.iter().flat_map(|segment| (segment.from..segment.to).map(|block| (segment.run, block)));
+        self.forest.as_deref_mut()?.locate(self.seat, start, blocks, plan);
+        let segments = plan.segments.iter();
+        let found = segments.flat_map(|segment| (segment.from..segment.to).map(|block| (segment.run, block)));
         let mut place = None;
         for ((at, _), found) in way().zip(found) {
             places.insert(*at, found);

@@ -29,7 +29,6 @@ mod key {
     pub(super) const RUN_TIER: u8 = 2 << 3;
     pub(super) const RUN_GROUP: u8 = 3 << 3;
     pub(super) const RUN_PARENT: u8 = 4 << 3 | 1;
-    pub(super) const RUN_POSITION: u8 = 5 << 3;
     pub(super) const RUN_CONTENTS: u8 = 7 << 3 | 2;
 }
 
@@ -132,20 +131,19 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
 
 fn put_run(out: &mut Vec<u8>, run: &BlockRun) {
     let (kind, tier) = encode::kind(run.what);
-    let (kind, tier) = (kind as u64, tier as u64);
+    let (kind, tier) = (kind as u64, encode::bare_tier(tier) as u64);
     let lone = match (run.what, &*run.contents) {
         (What::Removed(_), [content]) => Some(PrefixHash::after(run.parent, *content)),
         _ => None,
     };
     // Removed alone: as if it stood at a prompt's beginning.
-    let (parent, position) = if lone.is_some() { (None, 0) } else { (run.parent, u64::from(run.position)) };
+    let parent = run.parent.filter(|_| lone.is_none());
     let contents = run.contents.len() * 8;
     let group = run.group.map(|group| u64::from(group.0));
     let length = number_len(kind)
         + number_len(tier)
         + group.map_or(0, |group| 1 + varint_len(group))
         + parent.map_or(0, |_| 1 + 8)
-        + number_len(position)
         + 1
         + varint_len(contents as u64)
         + contents;
@@ -163,7 +161,6 @@ fn put_run(out: &mut Vec<u8>, run: &BlockRun) {
         out.push(key::RUN_PARENT);
         out.extend(parent.0.to_le_bytes());
     }
-    put_number(out, key::RUN_POSITION, position);
     out.push(key::RUN_CONTENTS);
     put_varint(out, contents as u64);
     match lone {

@@ -55,11 +55,11 @@ const fn bad(field: &'static str, why: &'static str) -> DecodeError {
 
 const MISSING: &str = "required";
 
-/// Whether runs tell their prefix hashes, which must be those of their contents then.
+/// Whether runs tell their prefix hashes and positions, which must be right then, and name the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Prefixes {
     Told,
-    /// They follow from parent and contents; what is said of them is not looked at.
+    /// They follow from parent and contents; what is said of them is not looked at. A run that names no tier means the device.
     LeftOut,
 }
 
@@ -192,12 +192,12 @@ fn run(of: &v1::BlockRun, prefixes: Prefixes) -> Result<BlockRun, DecodeError> {
     if prefixes == Prefixes::Told && of.content_hashes.len() != of.prefix_hashes.len() {
         return Err(bad("prefix_hashes", "not as many as content hashes"));
     }
-    if of.parent.is_none() != (of.position == 0) {
+    if prefixes == Prefixes::Told && of.parent.is_none() != (of.position == 0) {
         return Err(bad("position", "0 without a parent, and only then"));
     }
     let what = match of.kind() {
-        v1::RunKind::Stored => What::Stored(tier(of)?),
-        v1::RunKind::Removed => What::Removed(tier(of)?),
+        v1::RunKind::Stored => What::Stored(tier(of, prefixes)?),
+        v1::RunKind::Removed => What::Removed(tier(of, prefixes)?),
         v1::RunKind::Passed => What::Passed,
         v1::RunKind::Unspecified => return Err(bad("kind", "unknown")),
     };
@@ -214,7 +214,10 @@ fn run(of: &v1::BlockRun, prefixes: Prefixes) -> Result<BlockRun, DecodeError> {
     Ok(run)
 }
 
-fn tier(of: &v1::BlockRun) -> Result<Tier, DecodeError> {
+fn tier(of: &v1::BlockRun, prefixes: Prefixes) -> Result<Tier, DecodeError> {
+    if prefixes == Prefixes::LeftOut && of.tier == i32::from(v1::Tier::Unspecified) {
+        return Ok(Tier::Device);
+    }
     let index = usize::try_from(of.tier).ok().and_then(|number| number.checked_sub(1));
     index.and_then(|index| Tier::all().get(index).copied()).ok_or(bad("tier", "unknown"))
 }

@@ -41,8 +41,8 @@ pub fn delta(key: &v1::RankKey, delta: &Delta) -> Vec<v1::RankDelta> {
     told(Some(key), delta)
 }
 
-/// The same without what a reader knows or can work out: no key, and no prefix hashes. One removed block is told as if
-/// it stood at a prompt's beginning, by its prefix hash: there the two hashes are one.
+/// The same without what a reader knows or can work out: no key, no prefix hashes, no positions, and the device is not named.
+/// One removed block is told as if it stood at a prompt's beginning, by its prefix hash: there the two hashes are one.
 pub fn bare(delta: &Delta) -> Vec<v1::RankDelta> {
     told(None, delta)
 }
@@ -228,12 +228,20 @@ fn piece(run: &BlockRun, from: usize, to: usize, last: &mut Option<PrefixHash>, 
     };
     if whole {
         told.prefix_hashes = contents.iter().map(prefix).collect();
-    } else if let (What::Removed(_), [content]) = (run.what, contents) {
-        (told.parent, told.position, told.content_hashes) = (None, 0, vec![prefix(content)]);
+        return told;
+    }
+    if let (What::Removed(_), [content]) = (run.what, contents) {
+        (told.parent, told.content_hashes) = (None, vec![prefix(content)]);
     } else if to < run.contents.len() {
         contents.iter().map(prefix).for_each(drop);
     }
+    (told.tier, told.position) = (bare_tier(on).into(), 0);
     told
+}
+
+/// Where blocks lie, as bare runs say it: on the device where they say nothing.
+pub(super) fn bare_tier(tier: v1::Tier) -> v1::Tier {
+    if tier == v1::Tier::Device { v1::Tier::Unspecified } else { tier }
 }
 
 /// What a run says has happened, and where.

@@ -1,15 +1,29 @@
 //! Servers that vanish, freeze and overrun us.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use kvtap::feed::status::State;
 use kvtap::wire::Dialect;
+use tokio::time::sleep;
 
 use crate::dynamo::publish;
 use crate::server::Server;
 use crate::tap::{Tap, envelope, options, stored};
 
 const SUBJECT: &str = "namespace.>";
+
+/// Publishes again and again until the rank has heard it: what comes between a connection that is made anew and the
+/// subscription on it is lost.
+async fn publish_until_heard(tap: &Tap, client: &async_nats::Client, payload: Bytes) {
+    let before = tap.status("plane/1", 0).messages;
+    let begun = Instant::now();
+    while tap.status("plane/1", 0).messages == before {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody hears it");
+        publish(client, payload.clone()).await;
+        sleep(Duration::from_millis(50)).await;
+    }
+}
 
 #[tokio::test]
 async fn a_restart_of_the_server_is_proven_by_the_next_message_and_what_was_missed_shows() {
@@ -45,7 +59,7 @@ async fn a_server_that_freezes_is_noticed_without_a_closed_connection() {
     tap.until("plane/1", 0, "disconnected", |status| status.state == State::Connecting).await;
     server.go_on().await;
     tap.until("plane/1", 0, "back", |status| status.connected).await;
-    publish(&client, envelope(7, 1, &[stored(1, 0, 1..2)])).await;
+    publish_until_heard(&tap, &client, envelope(7, 1, &[stored(1, 0, 1..2)])).await;
     tap.live("plane/1", 0, 2).await;
 }
 
@@ -64,7 +78,7 @@ async fn a_server_that_stays_away_beyond_the_grace_takes_the_blocks_along() {
     server.start_again().await;
     let client = server.client().await;
     tap.until("plane/1", 0, "back", |status| status.connected).await;
-    publish(&client, envelope(7, 1, &[stored(1, 0, 0..2)])).await;
+    publish_until_heard(&tap, &client, envelope(7, 1, &[stored(1, 0, 0..2)])).await;
     tap.incomplete("plane/1", 0, 2).await;
 }
 

@@ -194,18 +194,6 @@ impl Names {
         self.len += 1;
     }
 
-    /// Tells a name that is kept at another position now.
-    #[inline]
-    pub(super) fn set(&mut self, aim: Aim, from: u32, to: u32) {
-        self.widen(to);
-        let tag = aim.hash as u32 & self.tag;
-        if let Some(part) = self.parts.get_mut(aim.part as usize)
-            && let Some((at, slot)) = part.seek(aim, tag | (from + 1))
-        {
-            part.buckets[at].0[slot] = tag | (to + 1);
-        }
-    }
-
     /// Takes out a name that is kept at a position; whether it was there.
     #[inline]
     pub(super) fn take(&mut self, aim: Aim, position: u32) -> bool {
@@ -537,16 +525,6 @@ mod tests {
             let known = names.get(names.aim(name(i)), name(i), &lines);
             assert_eq!(known, (i % 9 == 0).then_some(i as u32));
         }
-    }
-
-    #[test]
-    fn a_name_is_found_where_it_is_kept_now() {
-        let (mut names, mut lines) = grown(40);
-        let line = lines.take(0, 40);
-        lines.set(line * 8 + 3, name(17));
-        names.set(names.aim(name(17)), 17, line * 8 + 3);
-        assert_eq!(names.get(names.aim(name(17)), name(17), &lines), Some(line * 8 + 3));
-        assert!(!names.take(names.aim(name(17)), 17));
     }
 
     #[test]

@@ -88,23 +88,34 @@ def get(address, port, path):
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """A port that nobody has, below those that connections take by themselves: who polls while nobody listens could
+    otherwise be given that very port, and meet itself there."""
+    while True:
+        with socket.socket() as one:
+            try:
+                port = random.randrange(15000, 32000)
+                one.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 @contextmanager
 def polled_engine(port):
-    """TensorRT-LLM's event endpoint, with a few blocks stored."""
+    """TensorRT-LLM's event endpoint, with six blocks stored (of the tokens 0, 1, 2, ..); gives a way to tell it more."""
     script = look.ROOT / "tests" / "peers" / "trtllm_http.py"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-B", str(script), str(port)], **pipes) as engine:
+
+        def tell(command):
+            engine.stdin.write(f"{command}\n")
+            engine.stdin.flush()
+            return engine.stdout.readline().strip()
+
         try:
             assert engine.stdout.readline().strip() == str(port)
-            engine.stdin.write("store - 6\n")
-            engine.stdin.flush()
-            assert engine.stdout.readline().strip() == "done"
-            yield
+            assert tell("store - 6") == "done"
+            yield tell
         finally:
             engine.kill()
 
@@ -190,8 +201,8 @@ class Pod:
         `wire` says how they encode, in the arguments of `kvtap sim`.
         """
         if self.polled:
-            with polled_engine(self.http):
-                yield
+            with polled_engine(self.http) as tell:
+                yield tell
             return
         with ExitStack() as stack:
             for host, feed in zip(self.hosts, self.settings["feeds"], strict=True):

@@ -93,6 +93,47 @@ class TenMinutes(unittest.TestCase):
         self.play(play.Pod(example("sglang")), "--encoding", "array", "--block-size", "64")
 
 
+    def test_the_first_ten_minutes_go_as_the_page_says_with_an_engine_that_is_polled(self):
+        pod = play.Pod(example("trtllm"))
+        prompt = range(64)
+        with play.ExitStack() as stack:
+            # Applied: Ready while the model still loads, and an answer that says "nothing yet".
+            kvtap = stack.enter_context(play.ExitStack())
+            kvtap.enter_context(pod.kvtap())
+            self.assertEqual(pod.probes(), [200, 200, 200])
+            [nothing] = pod.ask(prompt)
+            self.assertEqual((nothing["state"], nothing["matched_blocks"]), ("connecting", 0))
+
+            # The engine serves prompts, and is followed: from its first event on, so all of it is known.
+            engine = stack.enter_context(play.ExitStack())
+            tell = engine.enter_context(pod.engines())
+            [first] = play.eventually("the engine is followed", pod.all_live)
+            self.assertEqual((first["epoch"], first["missed"], sum(first["dropped"].values())), (1, 0, 0), first)
+            [match] = pod.ask(prompt)
+            self.assertEqual((match["state"], match["matched_blocks"], match["matched_tokens"]), ("live", 6, 24))
+
+            # kvtap is killed and comes back. What was polled is gone, nobody can give it again, and the answers say so,
+            # beginning with the next event; none of it is overstated.
+            kvtap.close()
+            kvtap.enter_context(pod.kvtap())
+            self.assertEqual(pod.ask(prompt)[0]["matched_blocks"], 0)
+            self.assertEqual(tell("store - 2"), "done")
+            incomplete = lambda: [one for one in pod.workers() if one["state"] == "incomplete"]
+            [again] = play.eventually("it says that it does not know all", incomplete)
+            self.assertEqual((again["missed"], pod.ask(prompt)[0]["matched_blocks"]), (6, 0), again)
+
+            # The engine is killed: said at once, kvtap stays ready.
+            engine.close()
+            play.eventually("the engine is away", lambda: pod.workers()[0]["state"] == "connecting")
+            self.assertEqual(pod.probes(), [200, 200, 200])
+            # Its next life is another, and whole from its first event on.
+            life = pod.workers()[0]["epoch"]
+            with pod.engines():
+                whole = lambda: [one for one in pod.all_live() or [] if one["epoch"] > life]
+                [second] = play.eventually("its next life is followed", whole)
+                self.assertEqual((second["blocks"], pod.ask(prompt)[0]["matched_blocks"]), (6, 6))
+
+
 class Running(unittest.TestCase):
     def test_each_configuration_passes_the_binary_s_own_check(self):
         for name in EXAMPLES:

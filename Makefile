@@ -8,13 +8,27 @@ export KVTAP_PYTHON
 SCHEDULES ?= 5000
 FIRST ?= 0
 
-.PHONY: demo test bench fuzz soak venv fmt lint doc chart deny advisories sbom msrv clean-venv
+# The engine of `make truth`: its release, tokens a block, requests to compare, the prompts' seed.
+VLLM ?= 0.32.0
+BLOCK_SIZE ?= 32
+REQUESTS ?= 400
+SEED ?= 1
+TRUTH = $(CURDIR)/target/truth
+
+.PHONY: demo test truth bench fuzz soak venv fmt lint doc chart deny advisories sbom msrv clean-venv
 
 demo:
 	$(CARGO) run --locked -- demo
 
 test: venv
 	$(CARGO) test --locked
+
+# A real vLLM beside a real kvtap, live; docs/truth.md says what is compared, and gets the result.
+truth:
+	tests/truth_live/setup.sh $(VLLM) $(TRUTH)/vllm-$(VLLM)
+	$(CARGO) build --locked --bin kvtap
+	$(TRUTH)/vllm-$(VLLM)/bin/python -B tests/truth_live/run.py --work $(TRUTH)/run-$(VLLM) --requests $(REQUESTS) --seed $(SEED) \
+		--block-size $(BLOCK_SIZE) --kvtap $${CARGO_TARGET_DIR:-target}/debug/kvtap
 
 # Our index beside the published ones, same workloads, interleaved rounds: benches/peers/README.md.
 bench:

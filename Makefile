@@ -62,18 +62,20 @@ doc:
 deny: venv
 	PATH="$$PATH:$(CURDIR)/.venv/bin" $(CARGO) deny check bans licenses sources
 
-# Known vulnerabilities; fetches the RustSec database.
+# Known vulnerabilities; fetches the RustSec database with git, from GitHub or what git has been told to take in its place
+# (`git config --global url.https://MIRROR/.insteadOf https://github.com/`). FETCH=--offline takes the one of last time.
 advisories: venv
-	PATH="$$PATH:$(CURDIR)/.venv/bin" $(CARGO) deny check advisories
+	PATH="$$PATH:$(CURDIR)/.venv/bin" $(CARGO) deny $(FETCH) check advisories
 
 # What is in a release, as CycloneDX: kvtap.cdx.json. Needs `cargo install --locked cargo-cyclonedx`.
 sbom:
 	$(CARGO) cyclonedx --format json --spec-version 1.5 --override-filename kvtap.cdx
 
 # Whether the release of Rust that Cargo.toml promises builds it, tests included. Needs rustup.
+# A toolchain of that release that is there under a longer name (1.95.0) will do; else rustup fetches it.
 MSRV = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 msrv:
-	rustup run $(MSRV) cargo check --locked --all-targets
+	rustup run --install "$$(rustup toolchain list | grep -o '^$(MSRV)[0-9.]*' || echo $(MSRV))" cargo check --locked --all-targets
 
 # What the chart and editors are given: the schema of the configuration, and the chart's copies.
 chart:

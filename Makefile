@@ -8,7 +8,7 @@ export KVTAP_PYTHON
 SCHEDULES ?= 5000
 FIRST ?= 0
 
-# The engine of `make truth`: its release, tokens a block, requests to compare, the prompts' seed.
+# The engine of `make truth`: its release, tokens a block, requests to compare, the prompts' seed; MORE of run.py's options.
 VLLM ?= 0.32.0
 BLOCK_SIZE ?= 32
 REQUESTS ?= 400
@@ -28,7 +28,7 @@ truth:
 	tests/truth_live/setup.sh $(VLLM) $(TRUTH)/vllm-$(VLLM)
 	$(CARGO) build --locked --bin kvtap
 	$(TRUTH)/vllm-$(VLLM)/bin/python -B tests/truth_live/run.py --work $(TRUTH)/run-$(VLLM) --requests $(REQUESTS) --seed $(SEED) \
-		--block-size $(BLOCK_SIZE) --kvtap $${CARGO_TARGET_DIR:-target}/debug/kvtap
+		--block-size $(BLOCK_SIZE) $(MORE) --kvtap $${CARGO_TARGET_DIR:-target}/debug/kvtap
 
 # Our index beside the published ones, same workloads, interleaved rounds: benches/peers/README.md.
 bench:

@@ -34,7 +34,7 @@ HAPPENINGS = [
 class Run:
     def __init__(self, options, block_size, blocks):
         options.work.mkdir(parents=True, exist_ok=True)
-        self.adapter = str(write_adapter(options.work / "adapter"))
+        self.adapter = None if options.without_adapter else str(write_adapter(options.work / "adapter"))
         settings = {
             "model": str(write_model(options.work / "model")),
             "adapter": self.adapter,
@@ -49,10 +49,9 @@ class Run:
             "max_num_seqs": 16,
             "max_num_batched_tokens": 512,
             "seed": 0,
-            "enable_lora": True,
-            "max_lora_rank": 8,
-            "max_loras": 2,
         }
+        if self.adapter:
+            settings |= {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
         self.engine = Engine(settings, options.work)
         self.tap = Tap(options.kvtap, self.engine, options.work)
         self.prompts = Prompts(options.seed, block_size, bool(self.adapter))
@@ -133,6 +132,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="another seed asks other prompts")
     parser.add_argument("--block-size", type=int, default=32, help="tokens a block")
     parser.add_argument("--blocks", type=int, default=160, help="how many the engine has: few, so that it evicts")
+    parser.add_argument("--without-adapter", action="store_true", help="no LoRA")
     options = parser.parse_args()
     run = Run(options, options.block_size, options.blocks)
     began = time.monotonic()

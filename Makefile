@@ -8,13 +8,27 @@ export KVTAP_PYTHON
 SCHEDULES ?= 5000
 FIRST ?= 0
 
-.PHONY: demo test bench fuzz soak venv fmt lint doc chart deny advisories sbom msrv clean-venv
+# The engine of `make truth`: its release, tokens a block, requests to compare, the prompts' seed; MORE of run.py's options.
+VLLM ?= 0.32.0
+BLOCK_SIZE ?= 32
+REQUESTS ?= 400
+SEED ?= 1
+TRUTH = $(CURDIR)/target/truth
+
+.PHONY: demo test truth bench fuzz soak venv fmt lint doc chart deny advisories sbom msrv clean-venv
 
 demo:
 	$(CARGO) run --locked -- demo
 
 test: venv
 	$(CARGO) test --locked
+
+# A real vLLM beside a real kvtap, live; docs/truth.md says what is compared, and gets the result.
+truth:
+	tests/truth_live/setup.sh $(VLLM) $(TRUTH)/vllm-$(VLLM)
+	$(CARGO) build --locked --bin kvtap
+	$(TRUTH)/vllm-$(VLLM)/bin/python -B tests/truth_live/run.py --work $(TRUTH)/run-$(VLLM) --requests $(REQUESTS) --seed $(SEED) \
+		--block-size $(BLOCK_SIZE) $(MORE) --kvtap $${CARGO_TARGET_DIR:-target}/debug/kvtap
 
 # Our index beside the published ones, same workloads, interleaved rounds: benches/peers/README.md.
 bench:
@@ -48,18 +62,20 @@ doc:
 deny: venv
 	PATH="$$PATH:$(CURDIR)/.venv/bin" $(CARGO) deny check bans licenses sources
 
-# Known vulnerabilities; fetches the RustSec database.
+# Known vulnerabilities; fetches the RustSec database with git, from GitHub or what git has been told to take in its place
+# (`git config --global url.https://MIRROR/.insteadOf https://github.com/`). FETCH=--offline takes the one of last time.
 advisories: venv
-	PATH="$$PATH:$(CURDIR)/.venv/bin" $(CARGO) deny check advisories
+	PATH="$$PATH:$(CURDIR)/.venv/bin" $(CARGO) deny $(FETCH) check advisories
 
 # What is in a release, as CycloneDX: kvtap.cdx.json. Needs `cargo install --locked cargo-cyclonedx`.
 sbom:
 	$(CARGO) cyclonedx --format json --spec-version 1.5 --override-filename kvtap.cdx
 
 # Whether the release of Rust that Cargo.toml promises builds it, tests included. Needs rustup.
+# A toolchain of that release that is there under a longer name (1.95.0) will do; else rustup fetches it.
 MSRV = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 msrv:
-	rustup run $(MSRV) cargo check --locked --all-targets
+	rustup run --install "$$(rustup toolchain list | grep -o '^$(MSRV)[0-9.]*' || echo $(MSRV))" cargo check --locked --all-targets
 
 # What the chart and editors are given: the schema of the configuration, and the chart's copies.
 chart:

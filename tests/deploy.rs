@@ -1,4 +1,4 @@
-//! The Kubernetes manifests, what monitoring is given, and the status page: valid, restricted, and in agreement with the
+//! The Kubernetes manifests, what monitoring is given, the status page and `kvtap top`: valid, restricted, and in agreement with the
 //! binary.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
@@ -44,6 +44,11 @@ fn log_lines_levels_and_traces_are_what_was_asked_for() {
 #[test]
 fn the_status_page_works_in_a_browser() {
     passes("page/check.py", &[]);
+}
+
+#[test]
+fn top_works_on_a_terminal() {
+    passes("page/terminal.py", &[]);
 }
 
 #[test]

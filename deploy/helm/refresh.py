@@ -49,6 +49,8 @@ def schema():
         config=config,
         resources=closed(requests=OPEN, limits=OPEN),
         snapshots=closed(size=TEXT),
+        tls=closed(secret=TEXT, clientCertificates={"type": "boolean"}),
+        nats=closed(secret=TEXT, servers=LIST, port=PORT),
         podLabels=WORDS,
         podAnnotations=WORDS,
         nodeSelector=WORDS,

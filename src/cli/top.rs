@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::Rect;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -139,7 +140,12 @@ async fn follow(
             wish = wishes.recv() => match wish {
                 None | Some(Wish::Quit) => return Ok(()),
                 Some(Wish::Pause) => view.paused = !view.paused,
-                Some(Wish::Redraw) => {}
+                // All of it: a window that was small for a moment has forgotten what was there. `clear` would ask the
+                // terminal where its cursor is, and the thread that reads keys would get the answer.
+                Some(Wish::Redraw) => {
+                    let size = terminal.size()?;
+                    terminal.resize(Rect::new(0, 0, size.width, size.height))?;
+                }
                 Some(Wish::Scroll(screens, lines)) => {
                     let by = screens.saturating_mul(room as isize).saturating_add(lines);
                     view.top = view.top.saturating_add_signed(by);
@@ -182,6 +188,7 @@ fn wish(event: Event) -> Option<Wish> {
     };
     match code {
         KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Some(Wish::Quit),
+        KeyCode::Char('l') if modifiers.contains(KeyModifiers::CONTROL) => Some(Wish::Redraw),
         KeyCode::Char('q') | KeyCode::Esc => Some(Wish::Quit),
         KeyCode::Char('p') => Some(Wish::Pause),
         KeyCode::Up | KeyCode::Char('k') => Some(Wish::Scroll(0, -1)),

@@ -14,6 +14,7 @@
 
 mod level;
 mod recent;
+mod tls;
 mod traces;
 
 use std::fmt::Display;

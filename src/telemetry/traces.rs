@@ -2,10 +2,11 @@
 //!
 //! | variable | here |
 //! |---|---|
-//! | `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_ENDPOINT` | where they go, over gRPC: `http://collector:4317`. Setting either turns them on |
+//! | `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_ENDPOINT` | where they go, over gRPC: `http://collector:4317` or `https://`. Setting either turns them on |
 //! | `OTEL_TRACES_EXPORTER` | `otlp` turns them on (to `http://localhost:4317`), `none` off |
 //! | `OTEL_SDK_DISABLED` | `true` turns them off |
 //! | `OTEL_EXPORTER_OTLP_PROTOCOL`, `..._TRACES_PROTOCOL` | only `grpc` is spoken |
+//! | `OTEL_EXPORTER_OTLP_CERTIFICATE`, `..._CLIENT_CERTIFICATE`, `..._CLIENT_KEY` | the files of TLS: [`super::tls`] |
 //! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`, `OTEL_EXPORTER_OTLP_HEADERS` | as the specification says |
 //!
 //! One span a request, under the caller's where it sends `traceparent`. It names the call, nothing of the prompt.
@@ -13,7 +14,7 @@
 use axum::http::{HeaderMap, Request};
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{TraceContextExt, TracerProvider};
-use opentelemetry_otlp::SpanExporter;
+use opentelemetry_otlp::{SpanExporter, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
@@ -40,6 +41,24 @@ pub enum TracesError {
         /// What it asks for.
         value: String,
     },
+    /// A file of the TLS variables cannot be used.
+    #[error("{variable}: {path}: {why}")]
+    File {
+        /// The variable that names it.
+        variable: &'static str,
+        /// What it names.
+        path: String,
+        /// Why not.
+        why: String,
+    },
+    /// Of a certificate and its key only one is named.
+    #[error("{variable}: it needs {missing} beside it")]
+    Half {
+        /// The one that is.
+        variable: &'static str,
+        /// The one that is not.
+        missing: &'static str,
+    },
     /// The exporter refuses what the variables say.
     #[error("the OTEL_EXPORTER_OTLP_* variables cannot be used: {0}")]
     Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
@@ -52,7 +71,7 @@ pub(super) type Layer = Filtered<OpenTelemetryLayer<Registry, SdkTracer>, Target
 pub(super) const REQUESTS: &str = "kvtap::requests";
 
 /// Those that turn traces on, the more particular first.
-const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+pub(super) const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 
 const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 
@@ -80,10 +99,13 @@ impl Traces {
             || variable("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|list| list.contains("service.name="));
         let resource = Resource::builder();
         let resource = if named { resource } else { resource.with_service_name("kvtap") };
-        let provider = SdkTracerProvider::builder()
-            .with_batch_exporter(SpanExporter::builder().with_tonic().build()?)
-            .with_resource(resource.build())
-            .build();
+        let exporter = SpanExporter::builder().with_tonic();
+        let exporter = match super::tls::asked(variable)? {
+            Some(tls) => exporter.with_tls_config(tls).build()?,
+            None => exporter.build()?,
+        };
+        let provider =
+            SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build()).build();
         Ok(Some(Self { provider }))
     }
 

@@ -24,6 +24,7 @@ from image import Image
 from manifests import (
     CUSTOM,
     EXAMPLES,
+    FOLDERS,
     KUSTOMIZE,
     OPTIONAL,
     ROOT,
@@ -33,6 +34,7 @@ from manifests import (
     config,
     containers,
     engine,
+    environment_of,
     example,
     is_polled,
     kvtap_bytes,
@@ -42,9 +44,11 @@ from manifests import (
     quantity,
     ranks,
     tap,
+    taps,
     templates,
 )
-from running import Running, TenMinutes
+from relay import Relay
+from running import Running, TenMinutes, Tls
 
 OLDEST = "1.29"
 GRPC, ADMIN = 9400, 9401
@@ -52,7 +56,7 @@ GRPC, ADMIN = 9400, 9401
 
 def everything():
     """Every object of every example, and of the optional components, with where it came from."""
-    for name in EXAMPLES:
+    for name in FOLDERS:
         for manifest in example(name):
             yield name, manifest
     for folder in OPTIONAL:
@@ -64,7 +68,8 @@ def everything():
 
 class Manifests(unittest.TestCase):
     def test_there_is_a_complete_example_of_each_shape_and_engine(self):
-        self.assertEqual(EXAMPLES, ["fleet-vllm", "sglang", "trtllm", "vllm", "vllm-multi-rank", "vllm-plain"])
+        sidecars = ["sglang", "trtllm", "vllm", "vllm-lws", "vllm-mtls", "vllm-multi-rank", "vllm-plain"]
+        self.assertEqual(FOLDERS, ["fleet-vllm", "relay-vllm", *sidecars])
         for name in EXAMPLES:
             with self.subTest(name):
                 tap(example(name))
@@ -83,6 +88,35 @@ class Manifests(unittest.TestCase):
                     seen += 1
         self.assertGreater(seen, 40)
 
+    def test_a_leader_worker_set_has_the_fields_it_may_have_and_valid_pods(self):
+        [group] = of_kind(example("vllm-lws"), "LeaderWorkerSet")
+        self.assertEqual(group["apiVersion"], "leaderworkerset.x-k8s.io/v1")
+        self.assertLessEqual(group["spec"].keys(), {"replicas", "leaderWorkerTemplate", "rolloutStrategy", "startupPolicy", "networkConfig"})
+        template = group["spec"]["leaderWorkerTemplate"]
+        self.assertLessEqual(template.keys(), {"leaderTemplate", "workerTemplate", "size", "restartPolicy", "subGroupPolicy"})
+        self.assertIn(template["restartPolicy"], ("RecreateGroupOnPodRestart", "None"))
+        for part in ("leaderTemplate", "workerTemplate"):
+            pods = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": part}, "template": template[part]}
+            for version in (OLDEST, kubernetes_validate.latest_version()):
+                with self.subTest(part, version=version):
+                    kubernetes_validate.validate(pods, version, strict=True)
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            wrong = {**template["workerTemplate"], "spec": {**template["workerTemplate"]["spec"], "container": []}}
+            kubernetes_validate.validate({**pods, "template": wrong}, OLDEST, strict=True)
+
+    def test_both_nodes_of_a_group_are_told_the_same(self):
+        [group] = of_kind(example("vllm-lws"), "LeaderWorkerSet")
+        leader, worker = templates([group])
+        told = [set(pod["spec"]["containers"][0]["args"]) for pod in (leader, worker)]
+        self.assertEqual(told[1] - told[0], {"--headless"})
+        self.assertEqual(group["spec"]["leaderWorkerTemplate"]["size"], 2)
+        [size] = [int(arg.partition("=")[2]) for arg in told[0] if arg.startswith("--tensor-parallel-size=")]
+        gpus = [int(pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]) for pod in (leader, worker)]
+        self.assertEqual(size, sum(gpus))
+        # kvtap is where the events are.
+        self.assertEqual([name for name in ("kvtap",) if name in worker["metadata"]["labels"]], [])
+        self.assertEqual(leader["metadata"]["labels"]["kvtap"], "sidecar")
+
     def test_the_checks_refuse_what_the_api_server_would_refuse(self):
         manifest = yaml.safe_load((KUSTOMIZE / "fleet" / "deployment.yaml").read_text())
         manifest["spec"]["template"]["spec"]["containers"][0]["imagePulPolicy"] = "Always"
@@ -97,7 +131,7 @@ class Manifests(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "kustomize"
             shutil.copytree(KUSTOMIZE, copy)
-            for name in EXAMPLES:
+            for name in FOLDERS:
                 with self.subTest(name):
                     file = copy / "examples" / name / "kustomization.yaml"
                     lines = file.read_text().splitlines()
@@ -112,7 +146,7 @@ class Manifests(unittest.TestCase):
 
     def test_quantities_are_quantities(self):
         seen = 0
-        for name in EXAMPLES:
+        for name in FOLDERS:
             for template in templates(example(name)):
                 for container in containers(template):
                     resources = container["resources"]
@@ -131,9 +165,9 @@ class Manifests(unittest.TestCase):
         cargo = (ROOT / "Cargo.toml").read_text()
         version = cargo.split('\nversion = "', 1)[1].split('"', 1)[0]
         written = [re.findall(r"image: (kvtap\S*)", file.read_text()) for file in KUSTOMIZE.rglob("*.yaml")]
-        self.assertEqual(sum(written, []), 3 * [f"kvtap:{version}"])
-        for name in EXAMPLES:
-            self.assertEqual(tap(example(name))[1]["image"], f"kvtap:{version}")
+        self.assertEqual(sum(written, []), 4 * [f"kvtap:{version}"])
+        for name in FOLDERS:
+            self.assertEqual({one["image"] for _, one in taps(example(name))}, {f"kvtap:{version}"})
             for template in templates(example(name)):
                 for container in containers(template):
                     tag = container["image"].rsplit("/", 1)[-1].partition(":")[2]
@@ -142,9 +176,8 @@ class Manifests(unittest.TestCase):
 
 class Security(unittest.TestCase):
     def test_kvtap_meets_the_restricted_pod_security_standard(self):
-        for name in EXAMPLES:
+        for name, (template, container) in ((name, one) for name in FOLDERS for one in taps(example(name))):
             with self.subTest(name):
-                template, container = tap(example(name))
                 self.restricted(container)
                 self.assertTrue(container["securityContext"]["readOnlyRootFilesystem"])
                 self.assertEqual(container["securityContext"]["runAsUser"], 65532)
@@ -178,7 +211,7 @@ class Security(unittest.TestCase):
             self.assertNotIn("hostPort", port)
 
     def test_no_pod_has_a_token_for_the_api_server(self):
-        for name in EXAMPLES:
+        for name in FOLDERS:
             manifests = example(name)
             for template in templates(manifests):
                 with self.subTest(name):
@@ -198,6 +231,9 @@ class Shapes(unittest.TestCase):
                 place = template["spec"]["initContainers"][0] if native else template["spec"]["containers"][-1]
                 self.assertIs(place, container)
 
+    def test_a_leader_s_sidecar_is_the_native_one(self):
+        self.assertEqual(tap(example("vllm-lws"))[1], tap(example("vllm"))[1])
+
     def test_the_sidecars_differ_in_nothing_but_their_place(self):
         native, plain = (dict(tap(example(name))[1]) for name in ("vllm", "vllm-plain"))
         del native["restartPolicy"]
@@ -207,12 +243,12 @@ class Shapes(unittest.TestCase):
         for name in SIDECARS:
             with self.subTest(name):
                 manifests = example(name)
-                fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in tap(manifests)[1]["env"]}
+                fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in tap(manifests)[1]["env"] if "valueFrom" in one}
                 self.assertEqual(fields, {"POD_NAME": "metadata.name", "POD_IP": "status.podIP"})
                 self.assertEqual([feed["worker"] for feed in config(manifests)["feeds"]], ["${POD_NAME}"])
 
     def test_selectors_find_the_pods_they_mean(self):
-        for name in EXAMPLES:
+        for name in FOLDERS:
             manifests = example(name)
             labels = [template["metadata"]["labels"] for template in templates(manifests)]
             wanted = [
@@ -261,7 +297,7 @@ class Ports(unittest.TestCase):
                         self.assertIsInstance(port["targetPort"], int)
                 if manifest["kind"] == "NetworkPolicy":
                     rules = manifest["spec"].get("ingress", []) + manifest["spec"].get("egress", [])
-                    for port in (port for rule in rules for port in rule["ports"]):
+                    for port in (port for rule in rules for port in rule.get("ports", [])):
                         self.assertIsInstance(port["port"], int)
 
     def test_routers_find_every_kvtap_behind_a_headless_service(self):
@@ -362,7 +398,7 @@ class Memory(unittest.TestCase):
                 self.assertIn(f"| `{name}` | {row} | `{limit}Mi` |", page, "deploy/README.md, Memory")
 
 
-__all__ = ["Discovery", "Image", "Running", "TenMinutes"]
+__all__ = ["Discovery", "Image", "Relay", "Running", "TenMinutes", "Tls"]
 
 if __name__ == "__main__":
     play.KVTAP, Image.CARGO = sys.argv[1:3]

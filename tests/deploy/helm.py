@@ -14,7 +14,20 @@ import kubernetes_validate
 import yaml
 
 import play
-from manifests import EXAMPLES, ROOT, called, config_text, containers, example, of_kind, quantity, tap
+from manifests import (
+    EXAMPLES,
+    ROOT,
+    called,
+    config_text,
+    containers,
+    environment_of,
+    example,
+    of_kind,
+    quantity,
+    secrets_of,
+    tap,
+)
+from relay import FLEET
 
 sys.path.insert(0, str(ROOT / "deploy" / "helm"))
 import refresh  # noqa: E402
@@ -56,10 +69,20 @@ def fleet_values():
     return {"config": yaml.safe_load(config_text(example("fleet-vllm"))), **ALL_ON}
 
 
+def follower_values():
+    """The relay's fleet, by the configuration of its kustomize example."""
+    return {"config": yaml.safe_load(config_text(FLEET)), "nats": {"secret": "kvtap-nats-follow"}}
+
+
+MTLS = {"tls": {"secret": "kvtap-tls", "clientCertificates": True}}
+
 SHAPES = {
     "as it comes": {},
     "fleet": fleet_values(),
     "sidecar": {"mode": "sidecar", **ALL_ON},
+    "tls": {"tls": {"secret": "kvtap-tls"}},
+    "mtls": {**fleet_values(), **MTLS},
+    "relay": follower_values(),
     "snapshots": {
         "snapshots": {"size": "1Gi"},
         "config": {"snapshot": {"directory": "/var/lib/kvtap"}},
@@ -116,6 +139,19 @@ class Chart(unittest.TestCase):
                     one.pop(selector, None)
             self.assertEqual(spec, other, kind)
 
+    def test_it_mounts_and_sets_what_the_components_do(self):
+        for values, other in ((MTLS, example("vllm-mtls")), (follower_values(), FLEET)):
+            ours, theirs = tap(render(values)), tap(other)
+            self.assertEqual(environment_of(ours[1]), environment_of(theirs[1]))
+            self.assertEqual(secrets_of(*ours), secrets_of(*theirs))
+        self.assertEqual(tap(render(follower_values()))[1]["resources"], tap(FLEET)[1]["resources"])
+        out = called(render(follower_values()), "NetworkPolicy", "kvtap-fleet")["spec"]["egress"][-1]
+        self.assertEqual([out], called(FLEET, "NetworkPolicy", "kvtap-relay")["spec"]["egress"])
+        for values, protocol in ((SHAPES["tls"], "https"), ({}, "kubernetes.io/h2c")):
+            [port] = called(render(values), "Service", "kvtap-fleet")["spec"]["ports"]
+            self.assertEqual(port["appProtocol"], protocol)
+        self.assertNotIn("KVTAP_GRPC_TLS_CLIENT_CA", environment_of(tap(render(SHAPES["tls"]))[1]))
+
     def test_selectors_find_the_pods_they_mean(self):
         manifests = render(fleet_values())
         labels = tap(manifests)[0]["metadata"]["labels"]
@@ -130,8 +166,10 @@ class Chart(unittest.TestCase):
     def test_its_configurations_pass_the_binary_s_own_check(self):
         for name, values in SHAPES.items():
             with self.subTest(name):
-                [config] = [one for one in of_kind(render(values), "ConfigMap") if "kvtap.yaml" in one["data"]]
-                done = play.check_config(config["data"]["kvtap.yaml"])
+                manifests = render(values)
+                [config] = [one for one in of_kind(manifests, "ConfigMap") if "kvtap.yaml" in one["data"]]
+                env = environment_of(tap(manifests)[1]) if of_kind(manifests, "Deployment") else {}
+                done = play.check_config(config["data"]["kvtap.yaml"], **env)
                 self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_no_token_and_no_privilege(self):

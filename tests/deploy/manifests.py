@@ -13,7 +13,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
-EXAMPLES = sorted(path.parent.name for path in KUSTOMIZE.glob("examples/*/kustomization.yaml"))
+FOLDERS = sorted(path.parent.name for path in KUSTOMIZE.glob("examples/*/kustomization.yaml"))
+# Those that have one kind of kvtap; relay.py looks at the one that has two.
+EXAMPLES = [name for name in FOLDERS if not name.startswith("relay")]
 SIDECARS = [name for name in EXAMPLES if not name.startswith("fleet")]
 # Those are switched off in the examples, being somebody's choice or wanting CRDs; here all is switched on.
 OPTIONAL = [
@@ -21,9 +23,10 @@ OPTIONAL = [
     "components/pod-monitor",
     "components/prometheus-rule",
     "components/grafana-dashboard",
+    "components/group-network-policy",
 ]
 # Kinds whose schemas are not the API server's.
-CUSTOM = ["PodMonitor", "PrometheusRule"]
+CUSTOM = ["PodMonitor", "PrometheusRule", "LeaderWorkerSet"]
 # What each component is applied to when it is built apart from the examples.
 WORKLOAD_KINDS = ["Deployment", "StatefulSet"]
 
@@ -64,7 +67,9 @@ def called(manifests, kind, name):
 
 def templates(manifests):
     """The pod templates of all workloads."""
-    return [manifest["spec"]["template"] for manifest in of_kind(manifests, *WORKLOAD_KINDS)]
+    plain = [manifest["spec"]["template"] for manifest in of_kind(manifests, *WORKLOAD_KINDS)]
+    groups = [manifest["spec"]["leaderWorkerTemplate"] for manifest in of_kind(manifests, "LeaderWorkerSet")]
+    return plain + [group[part] for group in groups for part in ("leaderTemplate", "workerTemplate")]
 
 
 def containers(template):
@@ -102,9 +107,28 @@ def port_of(listen):
     return int(listen.rsplit(":", 1)[1])
 
 
+def environment_of(container):
+    """What its variables are, as far as the manifest itself says it."""
+    return {one["name"]: one["value"] for one in container.get("env", []) if "value" in one}
+
+
+def secrets_of(template, container):
+    """Where the container finds which Secret."""
+    names = {one["name"]: one["secret"]["secretName"] for one in template["spec"]["volumes"] if "secret" in one}
+    return {one["mountPath"]: names[one["name"]] for one in container["volumeMounts"] if one["name"] in names}
+
+
+def engine_pod(manifests):
+    """The template whose engine publishes: kvtap's own, or the only other one."""
+    others = lambda template: [one for one in containers(template) if one["name"] != "kvtap"]
+    beside = [template for template, _ in taps(manifests) if others(template)]
+    [found] = beside or [template for template in templates(manifests) if others(template)]
+    return found
+
+
 def engine(manifests):
     """The engine's container."""
-    [found] = [one for template in templates(manifests) for one in containers(template) if one["name"] != "kvtap"]
+    [found] = [one for one in containers(engine_pod(manifests)) if one["name"] != "kvtap"]
     return found
 
 
@@ -125,8 +149,7 @@ def file_of(manifests, flag):
     """The file that the engine's argument names, found as the kubelet finds it."""
     [path] = [Path(arg.partition("=")[2]) for arg in engine(manifests)["args"] if arg.startswith(f"{flag}=")]
     [mount] = [mount for mount in engine(manifests)["volumeMounts"] if Path(mount["mountPath"]) == path.parent]
-    [template] = templates(manifests)
-    [volume] = [volume for volume in template["spec"]["volumes"] if volume["name"] == mount["name"]]
+    [volume] = [volume for volume in engine_pod(manifests)["spec"]["volumes"] if volume["name"] == mount["name"]]
     return called(manifests, "ConfigMap", volume["configMap"]["name"])["data"][path.name]
 
 

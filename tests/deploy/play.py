@@ -16,6 +16,8 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack, contextmanager
 
+import trustme
+
 import manifests as look
 
 KVTAP = "kvtap"
@@ -28,10 +30,10 @@ def environment(**more):
     return {**kept, **POD, **more}
 
 
-def check_config(text):
+def check_config(text, **more):
     with file_of(text) as path:
         command = [KVTAP, "serve", "--config", path, "--check-config"]
-        return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+        return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=PATIENCE)
 
 
 @contextmanager
@@ -86,25 +88,71 @@ def get(address, port, path):
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """A port that nobody has, below those that connections take by themselves: who polls while nobody listens could
+    otherwise be given that very port, and meet itself there."""
+    while True:
+        with socket.socket() as one:
+            try:
+                port = random.randrange(15000, 32000)
+                one.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 @contextmanager
 def polled_engine(port):
-    """TensorRT-LLM's event endpoint, with a few blocks stored."""
+    """TensorRT-LLM's event endpoint, with six blocks stored (of the tokens 0, 1, 2, ..); gives a way to tell it more."""
     script = look.ROOT / "tests" / "peers" / "trtllm_http.py"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-B", str(script), str(port)], **pipes) as engine:
+
+        def tell(command):
+            engine.stdin.write(f"{command}\n")
+            engine.stdin.flush()
+            return engine.stdout.readline().strip()
+
         try:
             assert engine.stdout.readline().strip() == str(port)
-            engine.stdin.write("store - 6\n")
-            engine.stdin.flush()
-            assert engine.stdout.readline().strip() == "done"
-            yield
+            assert tell("store - 6") == "done"
+            yield tell
         finally:
             engine.kill()
+
+
+AUTHORITY = trustme.CA()
+# What routers call the sidecars, and so what their certificate says.
+TLS_NAME = "kvtap.default.svc"
+
+
+def certificate(*names):
+    """A certificate of our authority for these names, as the files of a Secret."""
+    signed = AUTHORITY.issue_cert(*names)
+    chain = b"".join(blob.bytes() for blob in signed.cert_chain_pems)
+    return {"tls.crt": chain, "tls.key": signed.private_key_pem.bytes(), "ca.crt": AUTHORITY.cert_pem.bytes()}
+
+
+# What the user puts into the cluster beforehand, as deploy/README.md says.
+SECRETS = {"kvtap-tls": lambda: certificate(TLS_NAME)}
+
+
+def write(folder, files):
+    os.makedirs(folder, exist_ok=True)
+    for name, content in files.items():
+        with open(f"{folder}/{name}", "wb") as out:
+            out.write(content)
+
+
+@contextmanager
+def mounted(template, container, secrets):
+    """The container's variables, with folders of this machine for the paths of its Secrets."""
+    with tempfile.TemporaryDirectory() as folder:
+        variables = look.environment_of(container)
+        for number, (path, name) in enumerate(look.secrets_of(template, container).items()):
+            here = f"{folder}/{number}"
+            write(here, secrets[name]())
+            variables = {key: value.replace(f"{path}/", f"{here}/") for key, value in variables.items()}
+        yield variables
 
 
 class Pod:
@@ -112,16 +160,21 @@ class Pod:
 
     PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
-    def __init__(self, manifests):
+    def __init__(self, manifests, secrets=SECRETS):
         lot = f"127.{random.randint(1, 254)}.{random.randint(0, 255)}"
         self.address = f"{lot}.1"
-        self.container, self.settings = look.tap(manifests)[1], look.config(manifests)
+        self.template, self.container = look.tap(manifests)
+        self.secrets, self.settings = secrets, look.config(manifests)
+        # What a router's pod has mounted.
+        self.caller = lambda: certificate("router.default")
+        self.is_tls = "KVTAP_GRPC_TLS_CERT" in look.environment_of(self.container)
         self.grpc, self.admin = (port["containerPort"] for port in self.container["ports"])
         text = look.config_text(manifests).replace("tcp://127.0.0.1:", f"tcp://{self.address}:")
         # The fleet's engines are pods of their own: vllm-2.vllm-pods becomes the address that ends in .12.
         self.config = re.sub(r"tcp://\w+-(\d+)\.[\w-]+:", lambda found: f"tcp://{lot}.{10 + int(found[1])}:", text)
-        self.told = look.publisher(manifests)
-        self.polled = look.is_polled(manifests)
+        # One that only follows others has no engine.
+        self.told = look.publisher(manifests) if self.settings["feeds"] else None
+        self.polled = bool(self.told) and look.is_polled(manifests)
         if self.polled:
             # Engine and kvtap share the pod's loopback; here it is the machine's, on a port that nobody else has.
             self.http = free_port()
@@ -133,10 +186,9 @@ class Pod:
     @contextmanager
     def kvtap(self):
         """kvtap as the manifest starts it, up to where the kubelet calls it started."""
-        env = environment(
-            KVTAP_GRPC_LISTEN=f"{self.address}:{self.grpc}", KVTAP_ADMIN_LISTEN=f"{self.address}:{self.admin}"
-        )
-        with file_of(self.config) as file:
+        listen = {"KVTAP_GRPC_LISTEN": f"{self.address}:{self.grpc}", "KVTAP_ADMIN_LISTEN": f"{self.address}:{self.admin}"}
+        with file_of(self.config) as file, mounted(self.template, self.container, self.secrets) as variables:
+            env = environment(**listen, **variables)
             arguments = [file if argument.endswith("/kvtap.yaml") else argument for argument in self.container["args"]]
             with running(*arguments, env=env, exits=0):
                 eventually("startupProbe", lambda: self.probe("startupProbe") == 200)
@@ -149,8 +201,8 @@ class Pod:
         `wire` says how they encode, in the arguments of `kvtap sim`.
         """
         if self.polled:
-            with polled_engine(self.http):
-                yield
+            with polled_engine(self.http) as tell:
+                yield tell
             return
         with ExitStack() as stack:
             for host, feed in zip(self.hosts, self.settings["feeds"], strict=True):
@@ -175,22 +227,27 @@ class Pod:
     def get(self, path, port):
         return get(self.address, port, path)
 
-    def workers(self):
-        """What `kubectl exec ... -- kvtap workers --json` would say."""
-        command = [KVTAP, "workers", "--server", f"{self.address}:{self.grpc}", "--json"]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    def run(self, *arguments, shown=True):
+        """What `kvtap ... --json` of a router's pod says; a failure is an AssertionError with what it said."""
+        with tempfile.TemporaryDirectory() as folder:
+            command = [KVTAP, *arguments, "--json", "--server"]
+            command += [f"https://{self.address}:{self.grpc}" if self.is_tls else f"{self.address}:{self.grpc}"]
+            if self.is_tls:
+                command += ["--tls-ca", f"{folder}/ca.crt", "--tls-name", TLS_NAME]
+                command += ["--tls-cert", f"{folder}/tls.crt", "--tls-key", f"{folder}/tls.key"] if shown else []
+                write(folder, self.caller())
+            done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
         if done.returncode != 0:
             raise AssertionError(done.stderr)
         return json.loads(done.stdout)["workers"]
 
+    def workers(self):
+        """What `kubectl exec ... -- kvtap workers --json` would say."""
+        return self.run("workers")
+
     def ask(self, tokens):
         """What `kubectl exec ... -- kvtap match --json` would say of a prompt, by worker."""
-        command = [KVTAP, "match", "--server", f"{self.address}:{self.grpc}", "--model", self.settings["feeds"][0]["model"]]
-        command += ["--tokens", ",".join(map(str, tokens)), "--json"]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
-        if done.returncode != 0:
-            raise AssertionError(done.stderr)
-        return json.loads(done.stdout)["workers"]
+        return self.run("match", "--model", self.settings["feeds"][0]["model"], "--tokens", ",".join(map(str, tokens)))
 
     def all_live(self):
         """The workers, once each rank is followed and holds something."""

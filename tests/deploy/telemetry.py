@@ -12,6 +12,7 @@ from concurrent import futures
 from contextlib import contextmanager
 
 import grpc
+import trustme
 
 import play
 
@@ -131,6 +132,26 @@ class Traces(unittest.TestCase):
         self.addCleanup(server.stop, None)
         return collector, f"http://127.0.0.1:{port}"
 
+    def secured(self, asks):
+        """A collector that speaks TLS, and asks for certificates where `asks`; and a folder with what a caller may need."""
+        collector, ours, theirs = Collector(), trustme.CA(), trustme.CA()
+        signed = ours.issue_cert("127.0.0.1")
+        chain = b"".join(blob.bytes() for blob in signed.cert_chain_pems)
+        credentials = grpc.ssl_server_credentials(
+            [(signed.private_key_pem.bytes(), chain)], ours.cert_pem.bytes() if asks else None, asks
+        )
+        server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[collector])
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+        server.start()
+        self.addCleanup(server.stop, None)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        caller = ours.issue_cert("kvtap")
+        files = {"ca": ours.cert_pem, "stranger": theirs.cert_pem, "key": caller.private_key_pem, "cert": caller.cert_chain_pems[0]}
+        for name, blob in files.items():
+            blob.write_to_path(f"{folder.name}/{name}.pem")
+        return collector, f"https://127.0.0.1:{port}", folder.name
+
     def ask(self, at, metadata=()):
         with grpc.insecure_channel(f"{at}:9400") as channel:
             call = channel.unary_unary("/kvtap.v1.QueryService/ListWorkers")
@@ -150,6 +171,48 @@ class Traces(unittest.TestCase):
             self.assertIn(bytes.fromhex(parent), body)
             # Spans are not log lines.
             self.assertNotIn("ListWorkers", "\n".join(said(log)))
+
+    def test_spans_reach_a_collector_over_tls_and_one_that_asks_who_calls(self):
+        for asks in (False, True):
+            with self.subTest(asks=asks):
+                collector, endpoint, files = self.secured(asks)
+                named = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_CERTIFICATE": f"{files}/ca.pem"}
+                if asks:
+                    named["OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"] = f"{files}/cert.pem"
+                    named["OTEL_EXPORTER_OTLP_CLIENT_KEY"] = f"{files}/key.pem"
+                with kvtap(OTEL_BSP_SCHEDULE_DELAY="50", **named) as (at, process, log):
+                    self.ask(at)
+                    self.assertTrue(collector.came.wait(play.PATIENCE), said(log))
+                    process.terminate()
+                    self.assertEqual(process.wait(play.PATIENCE), 0)
+                self.assertIn(b"kvtap.v1.QueryService/ListWorkers", b"".join(collector.bodies))
+
+    def test_nothing_is_told_to_a_collector_that_nobody_trusted_signed_or_without_what_it_asks_for(self):
+        for asks, authority in ((False, "stranger.pem"), (False, None), (True, "ca.pem")):
+            with self.subTest(asks=asks, authority=authority):
+                collector, endpoint, files = self.secured(asks)
+                named = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_TIMEOUT": "500"}
+                if authority:
+                    named["OTEL_EXPORTER_OTLP_CERTIFICATE"] = f"{files}/{authority}"
+                with kvtap(**named) as (at, process, _):
+                    self.ask(at)
+                    process.terminate()
+                    # The last spans are sent, in vain, before it ends.
+                    self.assertEqual(process.wait(play.PATIENCE), 0)
+                self.assertEqual(collector.bodies, [])
+
+    def test_files_that_cannot_be_used_are_refused_by_the_variable_s_name(self):
+        endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://127.0.0.1:9"}
+        for variable, path, why in (
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such/file", "/no/such/file: "),
+            ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/no/such/file", "it needs OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"),
+        ):
+            with self.subTest(variable), play.file_of(CONFIG.format(at="127.0.0.1", format="text", level="info")) as file:
+                command = [play.KVTAP, "serve", "--config", file]
+                env = play.environment(**endpoint, **{variable: path})
+                done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=play.PATIENCE)
+                self.assertEqual(done.returncode, 64)
+                self.assertIn(f"kvtap: {variable}: {why}", done.stderr)
 
     def test_without_the_variables_nothing_is_sent(self):
         collector, endpoint = self.collector()

@@ -12,7 +12,7 @@ pins=(tests/peers/requirements.txt tests/deploy/requirements.txt)
 done_with=.venv/requirements.txt
 
 if cat "${pins[@]}" | cmp -s - "$done_with" &&
-    .venv/bin/python -c 'import grpc, grpc_tools, kubernetes_validate, smg_grpc_proto, zmq' 2>/dev/null &&
+    .venv/bin/python -c 'import grpc, grpc_tools, kubernetes_validate, pyte, smg_grpc_proto, trustme, zmq' 2>/dev/null &&
     .venv/bin/nats-server --version >/dev/null 2>&1; then
     exec tests/deploy/kubernetes.sh .venv/bin/python
 fi

@@ -27,23 +27,41 @@ pub(super) struct View {
 
 /// Lines beside the feeds and the happenings: the glance, a space, the heads.
 const AROUND: u16 = 3;
-/// Lines of happenings on a screen.
+/// Lines of happenings on a screen that is high enough to have some.
 const HAPPENINGS: u16 = 6;
+/// The lowest screen that is.
+const HIGH: u16 = 16;
 
-const HEADS: [(&str, Alignment, Constraint); 12] = [
-    ("WORKER", Alignment::Left, Constraint::Max(36)),
-    ("RANK", Alignment::Right, Constraint::Length(4)),
-    ("STATE", Alignment::Left, Constraint::Length(12)),
-    ("HEARD", Alignment::Right, Constraint::Length(7)),
-    ("EVENTS/S", Alignment::Right, Constraint::Length(8)),
-    ("BLOCKS", Alignment::Right, Constraint::Length(8)),
-    ("SIZE", Alignment::Right, Constraint::Length(5)),
-    ("LOST", Alignment::Right, Constraint::Length(6)),
-    ("DROPPED", Alignment::Right, Constraint::Length(7)),
-    ("QUEUE", Alignment::Right, Constraint::Length(5)),
-    ("MEMORY", Alignment::Right, Constraint::Length(9)),
-    ("WHY", Alignment::Left, Constraint::Min(12)),
+/// A column: its head, its side, the room it takes, and when it goes where there is no room for all: the highest first.
+struct Column {
+    head: &'static str,
+    align: Alignment,
+    width: u16,
+    goes: u8,
+}
+
+const COLUMNS: [Column; 12] = [
+    column("WORKER", Alignment::Left, 16, 0),
+    column("RANK", Alignment::Right, 4, 5),
+    column("STATE", Alignment::Left, 12, 1),
+    column("HEARD", Alignment::Right, 7, 4),
+    column("EVENTS/S", Alignment::Right, 8, 7),
+    column("BLOCKS", Alignment::Right, 8, 2),
+    column("SIZE", Alignment::Right, 5, 9),
+    column("LOST", Alignment::Right, 6, 3),
+    column("DROPPED", Alignment::Right, 7, 8),
+    column("QUEUE", Alignment::Right, 5, 10),
+    column("MEMORY", Alignment::Right, 9, 11),
+    column("WHY", Alignment::Left, 12, 6),
 ];
+/// Columns between two columns.
+const SPACING: u16 = 2;
+/// The most that workers' names take; the rest is for the reasons.
+const LONGEST_NAME: u16 = 36;
+
+const fn column(head: &'static str, align: Alignment, width: u16, goes: u8) -> Column {
+    Column { head, align, width, goes }
+}
 
 /// Draws what was seen.
 pub(super) fn draw(frame: &mut Frame<'_>, watched: &Watched, view: &View) {
@@ -69,11 +87,15 @@ pub(super) fn text(watched: &Watched, view: &View, width: u16) -> String {
 
 /// How many feeds a screen of this height has room for.
 pub(super) fn room(height: u16) -> usize {
-    usize::from(height.saturating_sub(AROUND + HAPPENINGS + 1))
+    usize::from(height.saturating_sub(AROUND + happenings(height) + 1))
+}
+
+fn happenings(height: u16) -> u16 {
+    if height < HIGH { 0 } else { HAPPENINGS }
 }
 
 fn paint(watched: &Watched, view: &View, area: Rect, buffer: &mut Buffer) {
-    let below = if view.keys { HAPPENINGS + 1 } else { 0 };
+    let below = if view.keys { happenings(area.height) + 1 } else { 0 };
     let [glance, _, feeds, happenings, help] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
@@ -87,7 +109,7 @@ fn paint(watched: &Watched, view: &View, area: Rect, buffer: &mut Buffer) {
         return;
     };
     at_a_glance(look, view).render(glance, buffer);
-    table(look, view).render(feeds, buffer);
+    table(look, view, area.width).render(feeds, buffer);
     if view.keys {
         let dim = Style::new().add_modifier(Modifier::DIM);
         let mut lines = vec![Line::styled("Changes since this began, the newest first:", dim)];
@@ -130,40 +152,62 @@ fn at_a_glance<'v>(look: &Look, view: &'v View) -> Line<'v> {
     line
 }
 
-fn table<'l>(look: &'l Look, view: &View) -> Table<'l> {
-    let rows = look.workers.iter().skip(view.top).map(row);
-    let heads = HEADS.map(|(name, align, _)| Cell::new(Line::from(name).alignment(align)));
-    Table::new(rows, HEADS.map(|(_, _, width)| width))
+fn table<'l>(look: &'l Look, view: &View, width: u16) -> Table<'l> {
+    let columns = shown(width);
+    let rows = look.workers.iter().skip(view.top).map(|seen| row(seen, &columns));
+    let heads = columns.iter().map(|column| Cell::new(Line::from(column.head).alignment(column.align)));
+    let longest = look.workers.iter().map(|seen| seen.report.worker.chars().count()).max().unwrap_or(0);
+    let longest = u16::try_from(longest).unwrap_or(u16::MAX).min(LONGEST_NAME);
+    // What is left over goes to names that need it, and then to the reasons.
+    let left = width.saturating_sub(needed(&columns));
+    let widths = columns.iter().map(|column| match column.head {
+        "WORKER" => Constraint::Length(column.width.max(longest.min(column.width.saturating_add(left)))),
+        "WHY" => Constraint::Min(column.width),
+        _ => Constraint::Length(column.width),
+    });
+    Table::new(rows, widths)
         .header(Row::new(heads).style(Style::new().add_modifier(Modifier::BOLD)))
-        .column_spacing(2)
+        .column_spacing(SPACING)
 }
 
-fn row(seen: &Seen) -> Row<'_> {
+/// The columns that a screen of this width has room for.
+fn shown(width: u16) -> Vec<&'static Column> {
+    let mut columns: Vec<_> = COLUMNS.iter().collect();
+    while columns.len() > 1 && needed(&columns) > width {
+        let least = columns.iter().map(|column| column.goes).max();
+        columns.retain(|column| Some(column.goes) != least);
+    }
+    columns
+}
+
+fn needed(columns: &[&Column]) -> u16 {
+    columns.iter().map(|column| column.width + SPACING).sum::<u16>().saturating_sub(SPACING)
+}
+
+fn row<'s>(seen: &'s Seen, columns: &[&Column]) -> Row<'s> {
     let report = &seen.report;
-    let cells = [
-        clean(&report.worker),
-        report.rank.to_string(),
-        format!("{} {}", sign(&report.state), clean(&report.state)),
-        age(report.age_ms),
-        seen.events_per_second.map_or_else(|| "-".to_owned(), short),
-        short(report.blocks as f64),
-        number(report.block_size.map(u64::from)),
-        short(report.missed as f64),
-        short(report.dropped.values().sum::<u64>() as f64),
-        format!("{:.0}%", fill(&report.queue) * 100.0),
-        bytes(report.memory_bytes),
-        clean(&report.why),
-    ];
-    let cells = cells.into_iter().zip(HEADS).map(|(text, (head, align, _))| {
-        let style = match head {
-            "STATE" => color(&report.state),
-            "LOST" if report.missed > 0 => color("gone"),
-            "QUEUE" if fill(&report.queue) > 0.5 => color("gone"),
-            _ => Style::new(),
+    let cells = columns.iter().map(|column| {
+        let (text, style) = match column.head {
+            "WORKER" => (clean(&report.worker), Style::new()),
+            "RANK" => (report.rank.to_string(), Style::new()),
+            "STATE" => (format!("{} {}", sign(&report.state), clean(&report.state)), color(&report.state)),
+            "HEARD" => (age(report.age_ms), Style::new()),
+            "EVENTS/S" => (seen.events_per_second.map_or_else(|| "-".to_owned(), short), Style::new()),
+            "BLOCKS" => (short(report.blocks as f64), Style::new()),
+            "SIZE" => (number(report.block_size.map(u64::from)), Style::new()),
+            "LOST" => (short(report.missed as f64), alarming(report.missed > 0)),
+            "DROPPED" => (short(report.dropped.values().sum::<u64>() as f64), Style::new()),
+            "QUEUE" => (format!("{:.0}%", fill(&report.queue) * 100.0), alarming(fill(&report.queue) > 0.5)),
+            "MEMORY" => (bytes(report.memory_bytes), Style::new()),
+            _ => (clean(&report.why), Style::new()),
         };
-        Cell::new(Line::from(text).alignment(align)).style(style)
+        Cell::new(Line::from(text).alignment(column.align)).style(style)
     });
     Row::new(cells)
+}
+
+fn alarming(it_is: bool) -> Style {
+    if it_is { color("gone") } else { Style::new() }
 }
 
 /// How full a queue is, 0 to 1.
@@ -283,6 +327,19 @@ mod tests {
             let view = View { keys: true, failure: Some("gone".to_owned()), ..View::default() };
             paint(&watched(), &view, area, &mut Buffer::empty(area));
         }
+    }
+
+    #[test]
+    fn a_narrow_screen_keeps_what_matters_most() {
+        let heads = |width| {
+            let text = text(&watched(), &View::default(), width);
+            text.lines().nth(2).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(heads(80), ["WORKER", "RANK", "STATE", "HEARD", "BLOCKS", "LOST", "WHY"]);
+        assert_eq!(heads(40), ["WORKER", "STATE", "BLOCKS"]);
+        assert_eq!(heads(160).len(), COLUMNS.len());
+        let narrow = text(&watched(), &View::default(), 80);
+        assert!(narrow.lines().nth(4).unwrap().starts_with("pod-a  "), "{narrow}");
     }
 
     #[test]

@@ -46,6 +46,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $queue := include "kvtap.mib" (dig "defaults" "queue_bytes" "256MiB" $config) | int64 -}}
 {{- $ranks := 0 -}}
 {{- range $config.feeds }}{{ $ranks = add $ranks (.ranks | default 1 | int64) }}{{ end -}}
+{{- /* One that follows others over NATS fetches so many of their snapshots at a time. */ -}}
+{{- if dig "relay" "servers" "" $config }}{{ $ranks = max $ranks (dig "relay" "joins" 4 $config | int64) }}{{ end -}}
 {{- $need := add $sizing.base_mib $index (mul (max 1 $ranks) (add $queue $sizing.rank_mib)) $sizing.replay_mib -}}
 {{- $round := $sizing.round_mib | int64 -}}
 {{ mul (div (add $need (sub $round 1)) $round) $round }}Mi
@@ -67,6 +69,17 @@ args: [serve, --config, /etc/kvtap/kvtap.yaml]
 env:
   - { name: POD_NAME, valueFrom: { fieldRef: { fieldPath: metadata.name } } }
   - { name: POD_IP, valueFrom: { fieldRef: { fieldPath: status.podIP } } }
+  {{- if .Values.tls.secret }}
+  - { name: KVTAP_GRPC_TLS_CERT, value: /etc/kvtap-tls/tls.crt }
+  - { name: KVTAP_GRPC_TLS_KEY, value: /etc/kvtap-tls/tls.key }
+  {{- if .Values.tls.clientCertificates }}
+  - { name: KVTAP_GRPC_TLS_CLIENT_CA, value: /etc/kvtap-tls/ca.crt }
+  {{- end }}
+  {{- end }}
+  {{- if .Values.nats.secret }}
+  - { name: KVTAP_NATS_NKEY, value: /etc/kvtap-nats/user.nk }
+  - { name: KVTAP_NATS_CA, value: /etc/kvtap-nats/ca.crt }
+  {{- end }}
 ports:
   - { name: kvtap-grpc, containerPort: {{ $grpc }}, protocol: TCP }
   - { name: kvtap-admin, containerPort: {{ $admin }}, protocol: TCP }
@@ -102,6 +115,12 @@ securityContext:
   seccompProfile: { type: RuntimeDefault }
 volumeMounts:
   - { name: kvtap-config, mountPath: /etc/kvtap, readOnly: true }
+  {{- if .Values.tls.secret }}
+  - { name: kvtap-tls, mountPath: /etc/kvtap-tls, readOnly: true }
+  {{- end }}
+  {{- if .Values.nats.secret }}
+  - { name: kvtap-nats, mountPath: /etc/kvtap-nats, readOnly: true }
+  {{- end }}
   {{- if .Values.snapshots.size }}
   - { name: kvtap-snapshots, mountPath: /var/lib/kvtap }
   {{- end }}
@@ -110,6 +129,14 @@ volumeMounts:
 {{- define "kvtap.volumes" -}}
 - name: kvtap-config
   configMap: { name: {{ include "kvtap.name" . }} }
+{{- with .Values.tls.secret }}
+- name: kvtap-tls
+  secret: { secretName: {{ . }} }
+{{- end }}
+{{- with .Values.nats.secret }}
+- name: kvtap-nats
+  secret: { secretName: {{ . }} }
+{{- end }}
 {{- if .Values.snapshots.size }}
 - name: kvtap-snapshots
   emptyDir: { sizeLimit: {{ .Values.snapshots.size }} }

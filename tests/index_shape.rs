@@ -96,7 +96,8 @@ fn a_store_under_the_middle_of_a_run_begins_another_and_splits_nothing() {
 }
 
 #[test]
-fn a_chain_of_a_million_blocks_is_a_few_full_runs_and_goes_again() {
+fn a_chain_of_a_million_blocks_is_full_runs_and_goes_again() {
+    const RUN: u64 = 2048;
     const BLOCKS: u64 = 1_000_000;
     let index = Index::new(Limits::default());
     let mut one = writer(&index);
@@ -104,13 +105,38 @@ fn a_chain_of_a_million_blocks_is_a_few_full_runs_and_goes_again() {
         store(&mut one, from.checked_sub(1), from..from + 100_000);
     }
     let full = shape(&index);
-    assert_eq!((full.blocks, full.runs, full.runs_full), (BLOCKS, 16, 15));
+    assert_eq!((full.blocks, full.runs, full.runs_full), (BLOCKS, BLOCKS.div_ceil(RUN), BLOCKS / RUN));
     let chain: Vec<_> = (0..BLOCKS).map(ContentHash).collect();
     assert_eq!(held(&index, &chain), [BLOCKS as u32]);
     remove(&mut one, (0..BLOCKS).rev());
     let empty = shape(&index);
     assert_eq!((empty.runs, empty.blocks), (0, 0));
     assert!(empty.bytes * 100 < full.bytes, "{} of {} bytes are left", empty.bytes, full.bytes);
+}
+
+#[test]
+fn a_scorer_says_what_the_index_says_until_the_last_rank_has_left() {
+    let index = Index::new(Limits::default());
+    let mut one = writer(&index);
+    let scorer = index.scorer("m", grid()).expect("a rank is there");
+    store(&mut one, None, 0..10);
+    let chain: Vec<_> = (0..7).chain(100..105).map(ContentHash).collect();
+    let ask = || {
+        let (mut by_scorer, mut by_index) = (Vec::new(), Vec::new());
+        let is_valid = scorer.score_chain(Chain::Content(&chain), &mut by_scorer);
+        index.score_chain("m", grid(), Chain::Content(&chain), &mut by_index);
+        (is_valid, by_scorer, by_index)
+    };
+    let (is_valid, by_scorer, by_index) = ask();
+    assert!(is_valid);
+    assert_eq!(by_scorer.iter().map(|score| score.blocks).collect::<Vec<_>>(), [7]);
+    assert_eq!(by_scorer, by_index);
+    index.remove(one.rank());
+    let mut two = writer(&index);
+    store(&mut two, None, 0..10);
+    let (is_valid, by_scorer, by_index) = ask();
+    assert!(!is_valid && by_scorer.is_empty(), "its forest was left before another rank came");
+    assert_eq!(by_index.len(), 1);
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! The long way: names and places one by one, with the side tables.
 
-use std::sync::atomic::Ordering;
-
 use crate::block::{Group, Tier};
 use crate::hash::{EngineHash, Seed};
 
@@ -9,7 +7,7 @@ use super::apply::Bounds;
 use super::copies::{Piles, Tiers};
 use super::cover::Holder;
 use super::door::{Block, Copies, RemoveOutcome, StoreOutcome};
-use super::forest::Forest;
+use super::forest::{Forest, Plan};
 use super::hold::Spot;
 use super::odd::{Key, Odd, OddName, Places, forms};
 use super::rank::Rank;
@@ -52,11 +50,10 @@ impl Apart<'_> {
         outcome: &mut StoreOutcome,
     ) -> Option<(u32, u32)> {
         self.choose_home(tier, group);
-        let mut segments = Vec::new();
+        let mut plan = Plan::default();
         for block in blocks {
-            segments.clear();
-            self.forest.as_deref_mut()?.locate(self.seat, last, std::slice::from_ref(block), &mut segments);
-            let segment = segments.first()?;
+            self.forest.as_deref_mut()?.locate(self.seat, last, std::slice::from_ref(block), &mut plan);
+            let segment = plan.segments.first()?;
             let at = (segment.run, segment.from);
             match self.store_block(block, at, seed, tier, group, 1) {
                 Stored::Added => outcome.added += 1,
@@ -150,11 +147,11 @@ impl Apart<'_> {
         }
         let Rank { names, holds, ages, ordinary, .. } = &mut *self.rank;
         let moment = ages.push(spot.hold, spot.block, 1);
-        holds.put(spot.hold, spot.block, std::slice::from_ref(block), moment);
+        holds.put(spot.hold, spot.block, std::iter::once(block.engine), moment);
         names.put(names.aim(block.engine), holds.position(spot), block.engine, holds.lines());
         *ordinary += 1;
         self.odd.stands(spot, block.engine);
-        self.weigh(1);
+        self.bounds.weigh(self.rank, 1);
         true
     }
 
@@ -195,7 +192,7 @@ impl Apart<'_> {
         if fresh || put.new_place {
             self.rank.holds.get_mut(spot.hold).odd += 1;
             self.odd.stands(spot, block.engine);
-            self.weigh(1);
+            self.bounds.weigh(self.rank, 1);
         }
         self.count_copies(before, copies);
         if before == 0 { Stored::Added } else { Stored::Copy }
@@ -252,7 +249,7 @@ impl Apart<'_> {
         let before_stored = std::mem::replace(&mut other.stored, stored);
         let before = other.piles.add(tier, group, self.copies, copies);
         if self.odd.others.len() > others {
-            self.weigh(1);
+            self.bounds.weigh(self.rank, 1);
         } else {
             self.odd.forget_age(before_stored);
         }
@@ -375,7 +372,7 @@ impl Apart<'_> {
         self.rank.ages.close();
         self.rank.ordinary -= 1;
         self.odd.stands_no_more(spot, name);
-        self.unweigh(1);
+        self.bounds.unweigh(self.rank, 1);
     }
 
     /// Drops an odd name with every copy it still has.
@@ -399,7 +396,7 @@ impl Apart<'_> {
         if let Some(other) = self.odd.others.remove(&(group, hash)) {
             self.odd.extra_copies -= other.piles.extra();
             self.odd.forget_age(other.stored);
-            self.unweigh(1);
+            self.bounds.unweigh(self.rank, 1);
         }
     }
 
@@ -409,7 +406,7 @@ impl Apart<'_> {
         self.rank.holds.get_mut(spot.hold).odd -= 1;
         self.rank.holds.end_if_empty(spot.hold);
         self.rank.ages.close();
-        self.unweigh(1);
+        self.bounds.unweigh(self.rank, 1);
     }
 
     fn tidy(&mut self) {
@@ -473,20 +470,10 @@ impl Apart<'_> {
         }
     }
 
-    fn weigh(&mut self, blocks: usize) {
-        self.rank.weight += blocks;
-        self.bounds.total.fetch_add(blocks, Ordering::Relaxed);
-    }
-
-    fn unweigh(&mut self, blocks: usize) {
-        self.rank.weight -= blocks;
-        self.bounds.total.fetch_sub(blocks, Ordering::Relaxed);
-    }
-
     /// Lets the rank's oldest blocks go until the bounds hold again; how many went.
     fn keep_bounds(&mut self) -> usize {
         let mut evicted = 0;
-        while !self.bounds.has_room(self.rank.weight, 0) && self.drop_oldest() {
+        while !self.bounds.has_room(self.rank, 0) && self.drop_oldest() {
             evicted += 1;
         }
         if evicted > 0 {

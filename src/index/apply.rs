@@ -1,9 +1,8 @@
 //! The verbs that change what a rank holds: the short ways, which nearly every event takes.
 //!
-//! A store first puts its names into the rank's own tables (which say whether one of them was known), then locks the
-//! forest to find or make the places. Nearly always the names are kept where they belong by then: behind the hold that
-//! the parent ends, or first in a new one. A removal does all that its names need before it locks. What either finds
-//! out of the ordinary goes the long way (`apart`).
+//! A store first plans its places, puts its names into the rank's own tables (which say whether one of them was known)
+//! where they belong by that plan, then locks the forest to make what is missing. A removal does all that its names need
+//! before it locks. What either finds out of the ordinary goes the long way (`apart`).
 
 use std::cell::Cell as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,9 +14,9 @@ use crate::hash::{EngineHash, Seed};
 use super::apart::Apart;
 use super::copies::Tiers;
 use super::door::{Block, Found, Limits, Parent, Place, RemoveOutcome, StoreOutcome};
-use super::forest::{Forest, Segment};
-use super::gate::Writing;
-use super::hold::{Spot, Staged};
+use super::forest::{Forest, NONE, Plan};
+use super::gate::{Planning, Writing};
+use super::hold::{Piece, Spot, Staged};
 use super::names::{Ahead, Aim};
 use super::odd::forms;
 use super::rank::{Cell, Rank};
@@ -28,9 +27,13 @@ use super::tap;
 pub(super) struct Bounds {
     blocks_per_rank: AtomicUsize,
     blocks_in_all: AtomicUsize,
-    /// What all ranks together weigh.
-    pub(super) total: AtomicUsize,
+    /// What all ranks together weigh, and may weigh without asking.
+    total: AtomicUsize,
 }
+
+/// So much at most may a rank weigh without asking: ranks that change at the same time would wait for each other at each
+/// block.
+const SPARE_WEIGHT: usize = 512;
 
 /// One rank with all that its changes touch.
 pub(super) struct Hands<'a> {
@@ -45,7 +48,9 @@ pub(super) struct Hands<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     staged: Staged,
-    segments: Vec<Segment>,
+    plan: Plan,
+    /// To which hold each staged piece belongs, once its blocks are placed.
+    placed: Vec<u32>,
     lost: Vec<Lost>,
 }
 
@@ -66,7 +71,7 @@ const BATCH: usize = 4096;
 /// Names that lie side by side.
 const LINE: u32 = super::lines::WIDTH as u32;
 
-/// A store of so few blocks opens the gate first.
+/// The names of so few blocks are put while nobody else may plan: to come back would take longer.
 const FEW: usize = 2;
 
 // === impl Bounds ===
@@ -83,9 +88,37 @@ impl Bounds {
         self.blocks_in_all.store(limits.blocks_in_all, Ordering::Relaxed);
     }
 
-    pub(super) fn has_room(&self, weight: usize, more: usize) -> bool {
-        weight + more <= self.blocks_per_rank.load(Ordering::Relaxed)
-            && self.total.load(Ordering::Relaxed) + more <= self.blocks_in_all.load(Ordering::Relaxed)
+    pub(super) fn has_room(&self, rank: &Rank, more: usize) -> bool {
+        rank.weight + more <= self.blocks_per_rank.load(Ordering::Relaxed)
+            && (self.total.load(Ordering::Relaxed) + more).saturating_sub(rank.spare)
+                <= self.blocks_in_all.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn weigh(&self, rank: &mut Rank, blocks: usize) {
+        rank.weight += blocks;
+        match rank.spare.checked_sub(blocks) {
+            Some(spare) => rank.spare = spare,
+            None => {
+                // Nothing to spare near the bound, and where it is small: it is exact then.
+                let free =
+                    self.blocks_in_all.load(Ordering::Relaxed).saturating_sub(self.total.load(Ordering::Relaxed));
+                let spare = (free >> 16).min(SPARE_WEIGHT);
+                self.total.fetch_add(blocks - rank.spare + spare, Ordering::Relaxed);
+                rank.spare = spare;
+            }
+        }
+    }
+
+    pub(super) fn unweigh(&self, rank: &mut Rank, blocks: usize) {
+        rank.weight -= blocks;
+        let free = self.blocks_in_all.load(Ordering::Relaxed).saturating_sub(self.total.load(Ordering::Relaxed));
+        let spare = (free >> 16).min(SPARE_WEIGHT);
+        rank.spare += blocks;
+        if rank.spare > 2 * spare || rank.weight == 0 {
+            let keep = if rank.weight == 0 { 0 } else { spare };
+            self.total.fetch_sub(rank.spare - keep, Ordering::Relaxed);
+            rank.spare = keep;
+        }
     }
 }
 
@@ -100,140 +133,187 @@ impl Hands<'_> {
         if self.rank.ordinary == 0 && !self.rank.has_odd && tier == Tier::Device {
             self.rank.home = group;
         }
-        let (mut last, mut behind, seed) = match parent {
-            Parent::Root(seed) => (None, None, seed),
-            Parent::Under(Place { run, block, hold, seed }) => (Some((run, block)), Some(Spot { hold, block }), seed),
+        let (mut last, seed) = match parent {
+            Parent::Root(seed) => (None, seed),
+            Parent::Under(Place { run, block, seed }) => (Some((run, block)), seed),
         };
         for blocks in run.chunks(BATCH) {
+            self.finish();
             let ordinary = tier == Tier::Device && group == self.rank.home && !self.rank.has_odd;
-            let fits = self.bounds.has_room(self.rank.weight, blocks.len()) && self.rank.holds.has_room(blocks.len());
-            let short = if ordinary && fits { self.store_ordinary(last, behind, seed, blocks) } else { None };
+            let fits = self.bounds.has_room(self.rank, blocks.len()) && self.rank.holds.has_room(blocks.len());
+            let short = if ordinary && fits { self.store_ordinary(last, seed, blocks) } else { None };
             match short {
-                Some((at, spot)) => {
+                Some(at) => {
                     outcome.added += blocks.len();
-                    (last, behind) = (Some(at), Some(spot));
+                    last = Some(at);
                 }
-                None => {
-                    last = self.apart(|apart| apart.store(last, seed, tier, group, blocks, &mut outcome));
-                    behind = None;
-                }
+                None => last = self.apart(|apart| apart.store(last, seed, tier, group, blocks, &mut outcome)),
             }
         }
         outcome
     }
 
-    /// Stores blocks of new names where each place is the next one that this rank lacks: nearly always so. The place
-    /// and the spot of the last one; `None`: it is not so, and nothing has changed.
-    fn store_ordinary(
-        &mut self,
-        parent: Option<(u32, u32)>,
-        behind: Option<Spot>,
-        seed: Seed,
-        blocks: &[Block],
-    ) -> Option<((u32, u32), Spot)> {
-        if blocks.len() <= FEW {
-            // Few names wait for their buckets and nothing else; meanwhile the gate opens, and the run is on its way.
-            self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
-            let forest = lock(self.forest, self.rank)?;
-            if let Some((run, _)) = parent {
-                forest.touch_run(run);
-            }
-        }
+    /// Stores blocks of new names where each place is the next one that this rank lacks: nearly always so. The place of
+    /// the last one; `None`: it is not so, and nothing has changed.
+    fn store_ordinary(&mut self, parent: Option<(u32, u32)>, seed: Seed, blocks: &[Block]) -> Option<(u32, u32)> {
         let mut scratch = self.scratch();
-        let placed = self.put_names(behind, blocks, &mut scratch.staged).then(|| {
-            let placed = self.place_names(parent, seed, blocks, &mut scratch);
-            self.rank.holds.unstage(&mut scratch.staged);
-            placed
-        });
+        let placed = self.store_as_planned(parent, seed, blocks, blocks.len() <= FEW, &mut scratch);
+        if scratch.placed.is_empty() {
+            scratch.staged.clear();
+        }
         self.rank.scratch = Some(scratch);
-        placed.flatten()
+        placed
     }
 
-    /// Finds or makes the places of blocks whose names are in the table; if one is not simply the next that this rank
-    /// lacks, takes the names out again.
-    fn place_names(
+    fn store_as_planned(
+        &mut self,
+        parent: Option<(u32, u32)>,
+        seed: Seed,
+        blocks: &[Block],
+        keep_plan: bool,
+        scratch: &mut Scratch,
+    ) -> Option<(u32, u32)> {
+        let Scratch { staged, plan, .. } = scratch;
+        let seat = self.seat();
+        if keep_plan {
+            self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
+        }
+        let mut planning = match self.forest {
+            Some(_) => None,
+            None => Some(begin(self.rank)?),
+        };
+        let forest: &Forest = match &planning {
+            Some(forest) => forest,
+            None => self.forest.as_deref()?,
+        };
+        forest.plan(seat, parent, blocks, plan);
+        if !pieces(self.rank, forest, seat, seed, plan, &mut staged.pieces) {
+            return None;
+        }
+        // Names take the most time, and concern nobody else.
+        let version = planning.take_if(|_| !keep_plan).map(|planning| planning.version());
+        self.rank.holds.stage(blocks, staged);
+        if !self.put_names(blocks, staged) {
+            return None;
+        }
+        if let Some(version) = version {
+            let now = begin(self.rank)?;
+            if now.version() != version && !self.is_still_so(&now, parent, seed, blocks, staged, plan) {
+                drop(now);
+                self.take_names(blocks, staged);
+                self.rank.holds.unstage(staged);
+                return self.store_as_planned(parent, seed, blocks, true, scratch);
+            }
+            planning = Some(now);
+        }
+        if let Some(planning) = planning {
+            *self.forest = Some(planning.enter());
+        }
+        self.place(parent, seed, blocks, scratch)
+    }
+
+    /// Whether the pieces are the same after others have changed the forest, which is planned anew.
+    #[cold]
+    fn is_still_so(
+        &self,
+        forest: &Forest,
+        parent: Option<(u32, u32)>,
+        seed: Seed,
+        blocks: &[Block],
+        staged: &Staged,
+        plan: &mut Plan,
+    ) -> bool {
+        let (mut now, seat) = (Vec::new(), self.seat());
+        forest.plan(seat, parent, blocks, plan);
+        let are_simple = pieces(self.rank, forest, seat, seed, plan, &mut now);
+        let alike = |(a, b): (&Piece, &Piece)| (a.first, a.count) == (b.first, b.count);
+        are_simple && now.len() == staged.pieces.len() && now.iter().zip(&staged.pieces).all(alike)
+    }
+
+    /// Makes the places, and covers them.
+    fn place(
         &mut self,
         parent: Option<(u32, u32)>,
         seed: Seed,
         blocks: &[Block],
         scratch: &mut Scratch,
-    ) -> Option<((u32, u32), Spot)> {
+    ) -> Option<(u32, u32)> {
         let seat = self.seat();
-        scratch.segments.clear();
-        let forest = lock(self.forest, self.rank)?;
-        forest.locate(seat, parent, blocks, &mut scratch.segments);
-        let holds = &self.rank.holds;
-        let is_simple = |segment: &Segment| match forest.holder(segment.run, seat) {
-            None => segment.from == 0,
-            Some(holder) => holder.lead == segment.from && holds.get(holder.hold).seed == seed,
-        };
-        if scratch.segments.is_empty() || !scratch.segments.iter().all(is_simple) {
-            self.take_names(blocks, &scratch.staged);
-            return None;
-        }
-        let (mut done, mut last) = (0, None);
-        for segment in &scratch.segments {
-            let (holder, count) = (forest.holder(segment.run, seat), (segment.to - segment.from) as usize);
-            let Rank { holds, names, ages, tips, tap, .. } = &mut *self.rank;
-            let hold = match holder {
-                Some(holder) => holder.hold,
-                None => holds.begin(segment.run, seed, ages.close()),
+        let forest = self.forest.as_deref_mut()?;
+        forest.grow(parent, blocks, &mut scratch.plan);
+        for (segment, piece) in scratch.plan.segments.iter().zip(&scratch.staged.pieces) {
+            let Rank { holds, ages, tap, .. } = &mut *self.rank;
+            let hold = match piece.first.hold {
+                NONE => holds.begin(segment.run, seed, ages.close()),
+                hold => hold,
             };
             forest.cover(segment.run).extend(seat, segment.from, segment.to, hold);
             if let Some(tap) = tap {
                 tap.gained(segment.run, segment.from, segment.to, Tier::Device);
             }
-            let (moment, staged) = (ages.push(hold, segment.from, segment.to - segment.from), &mut scratch.staged);
-            let is_kept_there = match staged.behind {
-                Some(next) => next == Spot { hold, block: segment.from },
-                None => segment.from == 0 && holder.is_none(),
-            };
-            if is_kept_there && count == blocks.len() {
-                holds.settle(hold, segment.from, count, staged, moment);
-            } else {
-                let part = &blocks[done..done + count];
-                holds.put(hold, segment.from, part, moment);
-                for ((i, name), block) in (done..).zip(part).zip(segment.from..) {
-                    names.set(names.aim(name.engine), staged.position(i), holds.position(Spot { hold, block }));
-                }
-            }
-            done += count;
-            let spot = Spot { hold, block: segment.to - 1 };
-            tips.note(blocks[done - 1].engine, spot);
-            last = Some(((segment.run, spot.block), spot));
+            scratch.placed.push(hold);
         }
         self.rank.ordinary += blocks.len() as u64;
-        self.weigh(blocks.len());
-        last
+        self.bounds.weigh(self.rank, blocks.len());
+        scratch.plan.segments.last().map(|last| (last.run, last.to - 1))
     }
 
-    /// Keeps names, and puts them into the table. `false` where one of them was there, and then none is kept.
-    fn put_names(&mut self, behind: Option<Spot>, blocks: &[Block], staged: &mut Staged) -> bool {
+    /// Says of the names that were stored last to which holds they belong: no reader looks at that, so a transaction
+    /// does it when the gate is open again, unless something comes that needs it.
+    #[inline]
+    pub(super) fn finish(&mut self) {
+        if self.rank.scratch.as_ref().is_some_and(|scratch| !scratch.placed.is_empty()) {
+            self.finish_stored();
+        }
+    }
+
+    fn finish_stored(&mut self) {
+        let mut scratch = self.scratch();
+        let Scratch { staged, placed, .. } = &mut *scratch;
+        let Rank { holds, ages, tips, .. } = &mut *self.rank;
+        for (hold, piece) in placed.iter().zip(&staged.pieces) {
+            let moment = ages.push(*hold, piece.first.block, piece.count);
+            holds.settle(*hold, piece, staged, moment);
+        }
+        if let (Some(hold), Some(piece)) = (placed.last(), staged.pieces.last()) {
+            let last = holds.lines().name(staged.position(piece, piece.count - 1));
+            tips.note(last, Spot { hold: *hold, block: piece.first.block + piece.count - 1 });
+        }
+        placed.clear();
+        staged.clear();
+        self.rank.scratch = Some(scratch);
+    }
+
+    /// Puts staged names into the table. `false` where one of them was there, and then none is kept.
+    fn put_names(&mut self, blocks: &[Block], staged: &mut Staged) -> bool {
         let Rank { names, holds, .. } = &mut *self.rank;
-        holds.stage(behind, blocks, staged);
         let mut ahead = Ahead::new(names, blocks.iter().map(|block| block.engine));
-        for (i, block) in blocks.iter().enumerate() {
-            let aim = ahead.aim(names, i, |i| blocks.get(i).map(|block| block.engine));
-            if !names.put(aim, staged.position(i), block.engine, holds.lines()) {
-                self.take_names(&blocks[..i], staged);
-                self.rank.holds.unstage(staged);
-                return false;
+        let mut all = blocks.iter().enumerate();
+        for piece in &staged.pieces {
+            for (within, (i, block)) in (0..piece.count).zip(&mut all) {
+                let aim = ahead.aim(names, i, |i| blocks.get(i).map(|block| block.engine));
+                if !names.put(aim, staged.position(piece, within), block.engine, holds.lines()) {
+                    self.take_names(&blocks[..i], staged);
+                    self.rank.holds.unstage(staged);
+                    return false;
+                }
             }
         }
         true
     }
 
-    /// Takes names out again that were put without their places.
+    /// Takes staged names out again.
     #[cold]
     fn take_names(&mut self, blocks: &[Block], staged: &Staged) {
         let names = &mut self.rank.names;
-        for (i, block) in blocks.iter().enumerate() {
-            names.take(names.aim(block.engine), staged.position(i));
+        for (block, position) in blocks.iter().zip(staged.positions()) {
+            names.take(names.aim(block.engine), position);
         }
     }
 
     pub(super) fn remove(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) -> RemoveOutcome {
         let mut outcome = RemoveOutcome::default();
+        self.finish();
         if self.rank.has_odd {
             self.apart(|apart| apart.remove(tier, group, hashes, &mut outcome));
             return outcome;
@@ -255,10 +335,17 @@ impl Hands<'_> {
         }
         self.close(&mut open, lost);
         self.rank.ordinary -= outcome.removed as u64;
-        self.unweigh(outcome.removed);
+        self.bounds.unweigh(self.rank, outcome.removed);
         if !lost.is_empty() {
             let seat = self.seat();
-            if let Some(forest) = lock(self.forest, self.rank) {
+            if self.forest.is_none()
+                && let Some(forest) = begin(self.rank)
+            {
+                lost.iter().for_each(|lost| forest.touch_run(lost.run));
+                lost.iter().for_each(|lost| forest.run(lost.run).cover.touch());
+                *self.forest = Some(forest.enter());
+            }
+            if let Some(forest) = self.forest {
                 for Lost { run, from, to, .. } in lost.drain(..) {
                     forest.cover(run).lose(seat, from, to, Tiers::DEVICE);
                     forest.touch(run);
@@ -332,6 +419,7 @@ impl Hands<'_> {
 
     /// Drops everything. The grid, the groups and their notes stay.
     pub(super) fn clear(&mut self) {
+        self.finish();
         if let Some((_, seat)) = self.rank.scope {
             let runs: Vec<u32> = self.rank.holds.runs().collect();
             if !runs.is_empty()
@@ -359,11 +447,12 @@ impl Hands<'_> {
             tap.cleared();
         }
         let weight = rank.weight;
-        self.unweigh(weight);
+        self.bounds.unweigh(rank, weight);
     }
 
     /// The long way: with the forest locked, if there is one, and the odd tables.
     pub(super) fn apart<T>(&mut self, act: impl FnOnce(&mut Apart<'_>) -> T) -> T {
+        self.finish();
         lock(self.forest, self.rank);
         let mut odd = self.cell.odd.write().unwrap_or_else(PoisonError::into_inner);
         let (seat, forest) = (self.rank.scope.as_ref().map_or(0, |scope| scope.1), self.forest.as_deref_mut());
@@ -392,6 +481,7 @@ impl Hands<'_> {
             }
         }
         *self.forest = None;
+        self.finish();
         if let Some(scratch) = self.rank.scratch.take() {
             SPARE.set(Some(scratch));
         }
@@ -413,16 +503,6 @@ impl Hands<'_> {
     fn seat(&self) -> u32 {
         self.rank.scope.as_ref().map_or(0, |(_, seat)| *seat)
     }
-
-    fn weigh(&mut self, blocks: usize) {
-        self.rank.weight += blocks;
-        self.bounds.total.fetch_add(blocks, Ordering::Relaxed);
-    }
-
-    fn unweigh(&mut self, blocks: usize) {
-        self.rank.weight -= blocks;
-        self.bounds.total.fetch_sub(blocks, Ordering::Relaxed);
-    }
 }
 
 /// Where a name of a rank stands.
@@ -433,7 +513,7 @@ pub(super) fn find(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> 
     let known = rank.tips.get(hash).filter(|spot| rank.holds.stands(*spot, hash));
     let spot = known.or_else(|| forms(hash).find_map(|form| rank.spot(form)))?;
     let hold = rank.holds.get(spot.hold);
-    let place = Place { run: hold.run, block: spot.block, hold: spot.hold, seed: hold.seed };
+    let place = Place { run: hold.run, block: spot.block, seed: hold.seed };
     Some(Found { place, seed: hold.seed, ambiguous: false })
 }
 
@@ -448,15 +528,42 @@ fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
             (spot, rank.holds.get(spot.hold).seed, 1)
         }
     };
-    let place = Place { run: rank.holds.get(spot.hold).run, block: spot.block, hold: spot.hold, seed };
+    let place = Place { run: rank.holds.get(spot.hold).run, block: spot.block, seed };
     Some(Found { place, seed, ambiguous: places > 1 })
 }
 
 /// The forest, locked for the rest of the transaction; `None` for a rank without a grid, which has nothing in one.
 #[inline]
-#[allow(unsafe_code)]
 fn lock<'f>(forest: &'f mut Option<Writing<'static, Forest>>, rank: &Rank) -> Option<&'f mut Forest> {
+    if forest.is_none() {
+        *forest = Some(begin(rank)?.enter());
+    }
+    forest.as_deref_mut()
+}
+
+/// The forest, to read while no other writer changes it.
+#[inline]
+#[allow(unsafe_code)]
+fn begin(rank: &Rank) -> Option<Planning<'static, Forest>> {
     let (gate, _) = rank.scope.as_ref()?;
     // SAFETY: the rank's scope keeps the gate, and a rank leaves its scope only when the guard is gone (see `publish`).
-    Some(forest.get_or_insert_with(|| unsafe { gate.write_unbound() }))
+    Some(unsafe { gate.plan_unbound() })
+}
+
+/// Where the names of planned blocks will stand; `false` where a block is not simply the next one that the rank lacks.
+fn pieces(rank: &Rank, forest: &Forest, seat: u32, seed: Seed, plan: &Plan, pieces: &mut Vec<Piece>) -> bool {
+    pieces.clear();
+    for segment in &plan.segments {
+        let holder = if segment.run == NONE { None } else { forest.holder(segment.run, seat) };
+        let first = Spot { hold: holder.map_or(NONE, |holder| holder.hold), block: segment.from };
+        let is_next = match holder {
+            None => segment.from == 0,
+            Some(holder) => holder.lead == segment.from && rank.holds.ends_at(first, seed),
+        };
+        if !is_next {
+            return false;
+        }
+        pieces.push(Piece::new(first, segment.to - segment.from));
+    }
+    !pieces.is_empty()
 }

@@ -22,7 +22,7 @@ use super::Tx;
 use super::apart::Apart;
 use super::copies::Tiers;
 use super::door::{Block, Exported, IndexError};
-use super::forest::{Forest, NONE};
+use super::forest::{Forest, NONE, Plan};
 use super::hold::Spot;
 use super::odd::{Key, Odd, OddName};
 use super::rank::{Cell, Rank};
@@ -344,9 +344,10 @@ impl Apart<'_> {
         let nameless = EngineHash::from_u64(0);
         let (prefixes, blocks): (Vec<_>, Vec<_>) =
             way.map(|(at, content)| (at, Block { engine: nameless, content })).unzip();
-        let mut segments = Vec::new();
-        self.forest.as_deref_mut()?.locate(self.seat, start, &blocks, &mut segments);
-        let found = segments.iter().flat_map(|segment| (segment.from..segment.to).map(|block| (segment.run, block)));
+        let mut plan = Plan::default();
+        self.forest.as_deref_mut()?.locate(self.seat, start, &blocks, &mut plan);
+        let found =
+            plan.segments.iter().flat_map(|segment| (segment.from..segment.to).map(|block| (segment.run, block)));
         let mut last = None;
         for (at, place) in prefixes.into_iter().zip(found) {
             places.insert(at, place);

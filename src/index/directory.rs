@@ -123,6 +123,8 @@ impl Directory {
         if let Some(scope) = model.scopes.get_mut(&grid) {
             scope.ranks -= 1;
             if scope.ranks == 0 {
+                // Said before others can come to another forest.
+                scope.gate.write().is_left = true;
                 model.scopes.remove(&grid);
             }
         }

@@ -40,8 +40,6 @@ pub enum Parent {
 pub struct Place {
     pub(super) run: u32,
     pub(super) block: u32,
-    /// The rank's own number for the run, where it was looked up by name.
-    pub(super) hold: u32,
     pub(super) seed: Seed,
 }
 

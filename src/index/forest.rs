@@ -16,8 +16,9 @@ use super::seats::Seats;
 /// No run: the parent of a run that begins at block 0.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Blocks a run can have.
-pub(super) const MAX_RUN: usize = 1 << 16;
+/// Blocks a run can have: its arrays are moved as they grow, and shrink, while readers wait. (Runs of any length were
+/// no faster to match by more than one in a hundred.)
+pub(super) const MAX_RUN: usize = 1 << 11;
 
 /// Blocks between two prefix hashes that are kept. Between them they are rolled on, at a few nanoseconds a block.
 const MARK: usize = 16;
@@ -52,6 +53,19 @@ pub(super) struct Segment {
     pub(super) to: u32,
 }
 
+/// What a store is going to do: all that can be known and made while others read.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Where the blocks stand, or will. A run that has yet to begin is [`NONE`] until the forest has grown.
+    pub(super) segments: Vec<Segment>,
+    /// How many blocks stand there already.
+    found: usize,
+    /// The prefix hashes of the others.
+    prefixes: Vec<PrefixHash>,
+    /// The contents, all of them, of the run that they begin or lengthen; empty where there is room in that run.
+    contents: Vec<ContentHash>,
+}
+
 /// What has happened to the shape, since the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
@@ -83,6 +97,8 @@ pub(super) struct Forest {
     /// Runs by the prefix hash of their first block.
     heads: Heads,
     pub(super) seats: Seats,
+    /// No rank will come here any more.
+    pub(super) is_left: bool,
     /// Runs that may have to be cut or ended at the end of the transaction.
     touched: Vec<u32>,
     shape: Shape,
@@ -163,10 +179,18 @@ impl Forest {
 impl Forest {
     /// Finds the places of a chain of blocks behind `parent`, and makes those that are not there yet. They are not
     /// covered by that, only there until the transaction ends.
-    pub(super) fn locate(&mut self, seat: u32, parent: Option<(u32, u32)>, blocks: &[Block], out: &mut Vec<Segment>) {
+    pub(super) fn locate(&mut self, seat: u32, parent: Option<(u32, u32)>, blocks: &[Block], plan: &mut Plan) {
+        self.plan(seat, parent, blocks, plan);
+        self.grow(parent, blocks, plan);
+    }
+
+    /// Finds the places that are there, and makes ready what is not.
+    pub(super) fn plan(&self, seat: u32, parent: Option<(u32, u32)>, blocks: &[Block], plan: &mut Plan) {
+        plan.segments.clear();
         let mut rest = blocks;
         let (mut run, mut last) = parent.unwrap_or((NONE, 0));
         // A place that a former transaction found.
+        plan.found = blocks.len();
         if run != NONE && self.runs.get(run as usize).is_none_or(|run| run.contents.len() <= last as usize) {
             return;
         }
@@ -176,39 +200,72 @@ impl Forest {
                 let same = self.run(run).same_blocks(from as usize, rest);
                 if same > 0 {
                     last += same as u32;
-                    push(out, Segment { run, from, to: last + 1 });
+                    push(&mut plan.segments, Segment { run, from, to: last + 1 });
                     rest = &rest[same..];
                     continue;
                 }
             }
-            if self.may_have_kid(run, last)
-                && let Some(kid) = self.kid(run, last, first.content)
-            {
-                run = kid;
-                let same = self.run(run).same_blocks(0, rest);
-                last = same as u32 - 1;
-                push(out, Segment { run, from: 0, to: last + 1 });
-                rest = &rest[same..];
-                continue;
-            }
-            let new;
-            if run != NONE && self.run(run).contents.len() == last as usize + 1 && self.may_append(run, seat) {
-                new = rest.len().min(MAX_RUN - 1 - last as usize);
-                self.append(run, &rest[..new]);
-                push(out, Segment { run, from: last + 1, to: last + 1 + new as u32 });
-                last += new as u32;
-            } else {
-                new = rest.len().min(MAX_RUN);
-                run = self.begin(run, last, &rest[..new]);
-                push(out, Segment { run, from: 0, to: new as u32 });
-                last = new as u32 - 1;
-            }
-            rest = &rest[new..];
+            let kid = if self.may_have_kid(run, last) { self.kid(run, last, first.content) } else { None };
+            let Some(kid) = kid else { break };
+            run = kid;
+            let same = self.run(run).same_blocks(0, rest);
+            last = same as u32 - 1;
+            push(&mut plan.segments, Segment { run, from: 0, to: last + 1 });
+            rest = &rest[same..];
         }
-        // A transaction may end before anybody covers them.
-        for segment in out.iter() {
-            if self.run(segment.run).cover.is_empty() {
-                self.touch(segment.run);
+        plan.found = blocks.len() - rest.len();
+        if !rest.is_empty() {
+            self.make_ready(seat, (run, last), rest, plan);
+        }
+    }
+
+    fn make_ready(&self, seat: u32, (run, last): (u32, u32), rest: &[Block], plan: &mut Plan) {
+        let Plan { segments, prefixes, contents, .. } = plan;
+        let mut before = (run != NONE).then(|| self.run(run).prefix(last as usize));
+        prefixes.clear();
+        prefixes.extend(rest.iter().map(|block| {
+            let prefix = PrefixHash::after(before, block.content);
+            before = Some(prefix);
+            prefix
+        }));
+        let (have, first) = match self.may_append(run, last, seat) {
+            true => {
+                let new = rest.len().min(MAX_RUN - 1 - last as usize);
+                push(segments, Segment { run, from: last + 1, to: last + 1 + new as u32 });
+                (&self.run(run).contents[..], new)
+            }
+            false => (&[][..], 0),
+        };
+        for more in rest[first..].chunks(MAX_RUN) {
+            segments.push(Segment { run: NONE, from: 0, to: more.len() as u32 });
+        }
+        let first = if first > 0 { first } else { rest.len().min(MAX_RUN) };
+        contents.clear();
+        if have.is_empty() || self.run(run).contents.capacity() - have.len() < first {
+            *contents = Vec::with_capacity(have.len() + room_for(have.len(), first));
+            contents.extend_from_slice(have);
+            contents.extend(rest[..first].iter().map(|block| block.content));
+        }
+    }
+
+    /// Makes the places that were not there. Nobody has changed the forest since it was planned.
+    pub(super) fn grow(&mut self, parent: Option<(u32, u32)>, blocks: &[Block], plan: &mut Plan) {
+        let Plan { segments, found, prefixes, contents } = plan;
+        let (mut run, mut last) = parent.unwrap_or((NONE, 0));
+        let mut done = 0;
+        for segment in segments {
+            let end = done + (segment.to - segment.from) as usize;
+            let from = done.max(*found);
+            if segment.run == NONE {
+                segment.run = self.begin(run, last, &blocks[done..end], &prefixes[done - *found..], contents);
+            } else if from < end {
+                self.shape.appended += (end - from) as u64;
+                self.runs[segment.run as usize].append(&blocks[from..end], &prefixes[from - *found..], contents);
+            }
+            (run, last, done) = (segment.run, segment.to - 1, end);
+            // A transaction may end before anybody covers them.
+            if self.run(run).cover.is_empty() {
+                self.touch(run);
             }
         }
     }
@@ -219,23 +276,23 @@ impl Forest {
         run == NONE || (self.run(run).kids > 0 && self.run(run).last_kid >= block)
     }
 
-    /// Whether a run may grow at its end: only where one rank alone holds it. Where several do, each goes on in a
-    /// run of its own, so that what they share stays one run that all hold whole.
-    fn may_append(&mut self, run: u32, seat: u32) -> bool {
-        let at = &self.runs[run as usize];
-        let full = at.contents.len() >= MAX_RUN;
-        let shared = !(at.cover.is_only(seat) || at.cover.is_empty());
-        self.shape.runs_full += u64::from(full);
-        self.shape.runs_shared += u64::from(shared && !full);
-        !full && !shared
+    /// Whether a run may grow behind a block: only at its end, and only where one rank alone holds it. Where several do,
+    /// each goes on in a run of its own, so that what they share stays one run that all hold whole.
+    fn may_append(&self, run: u32, last: u32, seat: u32) -> bool {
+        self.runs.get(run as usize).is_some_and(|run| {
+            let (len, cover) = (run.contents.len(), &run.cover);
+            len == last as usize + 1 && len < MAX_RUN && (cover.is_only(seat) || cover.is_empty())
+        })
     }
 
-    fn append(&mut self, run: u32, blocks: &[Block]) {
-        self.shape.appended += blocks.len() as u64;
-        self.runs[run as usize].append(blocks);
-    }
-
-    fn begin(&mut self, parent: u32, parent_block: u32, blocks: &[Block]) -> u32 {
+    fn begin(
+        &mut self,
+        parent: u32,
+        parent_block: u32,
+        blocks: &[Block],
+        prefixes: &[PrefixHash],
+        contents: &mut Vec<ContentHash>,
+    ) -> u32 {
         let mut run = Run {
             contents: Vec::new(),
             cover: Cover::default(),
@@ -249,11 +306,16 @@ impl Forest {
         };
         if parent != NONE {
             let above = &mut self.runs[parent as usize];
+            if above.contents.len() == parent_block as usize + 1 {
+                match above.contents.len() < MAX_RUN {
+                    true => self.shape.runs_shared += 1,
+                    false => self.shape.runs_full += 1,
+                }
+            }
             above.kids += 1;
             above.last_kid = above.last_kid.max(parent_block);
-            run.tip = above.prefix(parent_block as usize);
         }
-        run.append(blocks);
+        run.append(blocks, prefixes, contents);
         let heads = (run.contents.first().copied(), run.marks.first().copied());
         let id = match self.free.pop() {
             Some(id) => {
@@ -363,24 +425,26 @@ impl Run {
         here.iter().zip(blocks).take_while(|(here, block)| **here == block.content).count()
     }
 
-    fn append(&mut self, blocks: &[Block]) {
+    /// Appends blocks, whose prefix hashes those are, or takes `contents` instead, if that has any.
+    fn append(&mut self, blocks: &[Block], prefixes: &[PrefixHash], contents: &mut Vec<ContentHash>) {
         let len = self.contents.len();
-        let mut last = match len {
-            0 if self.parent == NONE => None,
-            0 => Some(self.tip),
-            _ => Some(self.prefix(len - 1)),
-        };
-        room(&mut self.contents, blocks.len());
-        for (i, block) in (len..).zip(blocks) {
-            self.contents.push(block.content);
-            let prefix = PrefixHash::after(last, block.content);
-            last = Some(prefix);
-            if i % MARK == 0 {
-                room(&mut self.marks, 1);
-                self.marks.push(prefix);
-            }
+        if contents.is_empty() {
+            room(&mut self.contents, blocks.len());
+            self.contents.extend(blocks.iter().map(|block| block.content));
+        } else {
+            std::mem::swap(&mut self.contents, contents);
+            contents.clear();
         }
-        self.tip = last.unwrap_or(self.tip);
+        let prefixes = &prefixes[..blocks.len()];
+        let mut next = len.next_multiple_of(MARK) - len;
+        while let Some(mark) = prefixes.get(next) {
+            room(&mut self.marks, 1);
+            self.marks.push(*mark);
+            next += MARK;
+        }
+        if let Some(last) = prefixes.last() {
+            self.tip = *last;
+        }
         self.tip_len = self.contents.len() as u32;
     }
 
@@ -455,10 +519,16 @@ fn push(segments: &mut Vec<Segment>, next: Segment) {
 #[inline]
 pub(super) fn room<T>(array: &mut Vec<T>, more: usize) {
     if array.capacity() - array.len() < more {
-        // What has begun to grow block by block gets room for a few at least, or a short array moves with every block.
-        let few = if array.is_empty() { 0 } else { 8 };
-        array.reserve_exact(more.max(array.len() / 8).max(few));
+        array.reserve_exact(room_for(array.len(), more));
     }
+}
+
+/// For how many more there should be room.
+#[inline]
+fn room_for(len: usize, more: usize) -> usize {
+    // What has begun to grow block by block gets room for a few at least, or a short array moves with every block.
+    let few = if len == 0 { 0 } else { 8 };
+    more.max(len / 8).max(few)
 }
 
 /// Gives memory back once a third of it lies empty.

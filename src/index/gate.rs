@@ -1,11 +1,14 @@
 //! The lock round a forest: readers never write where another reader writes.
 //!
 //! A lock whose readers share a counter costs each of them a cache line that travels between cores. Here a reader
-//! counts itself in a line of its own (by thread), and a writer looks at all of them. Sections are short: a writer
-//! does what it can before it locks, and its engine's names are no part of what is locked.
+//! counts itself in a line of its own (by thread), and a writer looks at all of them.
 //!
-//! A reader that comes while a writer is in steps back until it has left. Writers do most of their work between two
-//! sections, so there is room for readers, and a writer that waits keeps new readers out.
+//! A writer comes in two steps. It *plans*: no other writer may come, readers are not disturbed, and it reads whatever
+//! its change needs. Then it *enters*: it waits for the readers to leave, and changes the value. A reader that comes
+//! meanwhile steps back until it has left, so what a writer does inside is as little as can be.
+//!
+//! Proven by threads that press on it, not by loom: that takes sequentially consistent steps for weaker ones, and would
+//! find what cannot be.
 
 #![allow(unsafe_code)]
 
@@ -21,11 +24,19 @@ const LINES: usize = 16;
 #[derive(Default)]
 struct Line(AtomicU32);
 
+#[repr(align(128))]
+#[derive(Default)]
+struct Writers {
+    /// 1 while a writer plans or is in.
+    planner: AtomicU32,
+    /// Odd while a writer is in, or waits for readers to leave.
+    entered: AtomicU32,
+}
+
 /// A value that many read and one at a time writes.
 pub(super) struct Gate<T> {
     readers: [Line; LINES],
-    /// Odd while a writer is in, or waits for readers to leave.
-    writers: Line,
+    writers: Writers,
     value: UnsafeCell<T>,
 }
 
@@ -33,6 +44,11 @@ pub(super) struct Gate<T> {
 pub(super) struct Reading<'g, T> {
     gate: &'g Gate<T>,
     line: &'g AtomicU32,
+}
+
+/// Leave to read, while nobody else may write.
+pub(super) struct Planning<'g, T> {
+    gate: &'g Gate<T>,
 }
 
 /// Leave to write.
@@ -48,7 +64,7 @@ unsafe impl<T: Send + Sync> Sync for Gate<T> {}
 
 impl<T> Gate<T> {
     pub(super) fn new(value: T) -> Self {
-        Self { readers: Default::default(), writers: Line::default(), value: UnsafeCell::new(value) }
+        Self { readers: Default::default(), writers: Writers::default(), value: UnsafeCell::new(value) }
     }
 
     pub(super) fn read(&self) -> Reading<'_, T> {
@@ -57,35 +73,38 @@ impl<T> Gate<T> {
             // Sequentially consistent, like the writer's two steps: of "I am counted" and "a writer is in" at least
             // one side sees the other's.
             line.fetch_add(1, Ordering::SeqCst);
-            if self.writers.0.load(Ordering::SeqCst).is_multiple_of(2) {
+            if self.writers.entered.load(Ordering::SeqCst).is_multiple_of(2) {
                 break;
             }
             // The one that is in may be waiting for us to leave.
             line.fetch_sub(1, Ordering::Release);
-            wait_until(|| self.writers.0.load(Ordering::Relaxed).is_multiple_of(2));
+            wait_until(|| self.writers.entered.load(Ordering::Relaxed).is_multiple_of(2));
         }
         Reading { gate: self, line }
     }
 
     pub(super) fn write(&self) -> Writing<'_, T> {
-        let free = || self.writers.0.load(Ordering::Relaxed) & !1;
-        let enter = |n: u32| self.writers.0.compare_exchange(n, n | 1, Ordering::SeqCst, Ordering::Relaxed);
-        wait_until(|| enter(free()).is_ok());
-        for line in &self.readers {
-            wait_until(|| line.0.load(Ordering::SeqCst) == 0);
-        }
-        Writing { gate: self }
+        self.plan().enter()
+    }
+
+    pub(super) fn plan(&self) -> Planning<'_, T> {
+        let planner = &self.writers.planner;
+        wait_until(|| {
+            planner.load(Ordering::Relaxed) == 0
+                && planner.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        });
+        Planning { gate: self }
     }
 
     /// The same for a guard that lies beside what keeps the gate: counting the gate's owners instead is two writes to
     /// a line that all writers share, in every transaction.
     ///
     /// # Safety
-    /// The gate must outlive the guard.
-    pub(super) unsafe fn write_unbound(&self) -> Writing<'static, T> {
+    /// The gate must outlive the guard, and the one that it becomes.
+    pub(super) unsafe fn plan_unbound(&self) -> Planning<'static, T> {
         // SAFETY: the caller's word.
         let gate: &'static Self = unsafe { &*std::ptr::from_ref(self) };
-        gate.write()
+        gate.plan()
     }
 }
 
@@ -142,6 +161,43 @@ impl<T> Drop for Reading<'_, T> {
     }
 }
 
+// === impl Planning ===
+
+impl<'g, T> Planning<'g, T> {
+    /// Another number whenever somebody has entered since.
+    pub(super) fn version(&self) -> u32 {
+        self.gate.writers.entered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn enter(self) -> Writing<'g, T> {
+        let gate = self.gate;
+        // The planner's right goes over.
+        std::mem::forget(self);
+        gate.writers.entered.fetch_add(1, Ordering::SeqCst);
+        for line in &gate.readers {
+            wait_until(|| line.0.load(Ordering::SeqCst) == 0);
+        }
+        Writing { gate }
+    }
+}
+
+impl<T> Deref for Planning<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: only the planner may become a writer, and that takes this guard away.
+        unsafe { &*self.gate.value.get() }
+    }
+}
+
+impl<T> Drop for Planning<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.gate.writers.planner.store(0, Ordering::Release);
+    }
+}
+
 // === impl Writing ===
 
 impl<T> Deref for Writing<'_, T> {
@@ -157,8 +213,8 @@ impl<T> Deref for Writing<'_, T> {
 impl<T> DerefMut for Writing<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: `writers` went from even to odd by our hand, so no other writer is in, and every reader's line was
-        // 0 after that; readers that come now wait until it is even again.
+        // SAFETY: we were the only planner and still are, so no other writer is in; `entered` went from even to odd by
+        // our hand, and every reader's line was 0 after that; readers that come now wait until it is even again.
         unsafe { &mut *self.gate.value.get() }
     }
 }
@@ -166,7 +222,10 @@ impl<T> DerefMut for Writing<'_, T> {
 impl<T> Drop for Writing<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.gate.writers.0.fetch_add(1, Ordering::SeqCst);
+        // Nobody else changes it.
+        let entered = &self.gate.writers.entered;
+        entered.store(entered.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        self.gate.writers.planner.store(0, Ordering::Release);
     }
 }
 
@@ -203,6 +262,25 @@ mod tests {
             }
         });
         assert_eq!(*gate.read(), (3 * WRITES, 3 * WRITES));
+    }
+
+    #[test]
+    fn who_plans_lets_readers_in_and_no_other_writer() {
+        let gate = Gate::new(1);
+        let planning = gate.plan();
+        assert_eq!((*gate.read(), *planning), (1, 1));
+        std::thread::scope(|threads| {
+            let other = threads.spawn(|| {
+                let mut value = gate.write();
+                *value *= 10;
+            });
+            let mut value = planning.enter();
+            assert_eq!(*value, 1, "the other one waits, whether it came yet or not");
+            *value += 1;
+            drop(value);
+            other.join().unwrap();
+        });
+        assert_eq!(*gate.read(), 20);
     }
 
     #[test]

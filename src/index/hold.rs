@@ -56,13 +56,21 @@ pub(super) struct Holds {
     lines: Lines,
 }
 
-/// Names that are kept already, and belong to no hold yet: it is not known where their blocks stand.
+/// Names that are kept already, and that no hold has yet.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
-    /// They are kept as if they were to go on this hold, from this block on.
-    pub(super) behind: Option<Spot>,
-    /// The line of each name, beginning with that of the first.
+    pub(super) pieces: Vec<Piece>,
     lines: Vec<u32>,
+}
+
+/// Consecutive names of one hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    /// Where they will stand: at the end of a hold, or first in one that has yet to begin ([`NONE`]).
+    pub(super) first: Spot,
+    pub(super) count: u32,
+    /// Their lines are those from here on.
+    lines: usize,
 }
 
 // === impl Holds ===
@@ -201,8 +209,9 @@ impl Holds {
     }
 
     /// Gives blocks from `from` on ordinary names, which have none yet. `at` is their moment.
-    pub(super) fn put(&mut self, id: u32, from: u32, names: &[Block], at: Moment) {
-        let to = from + names.len() as u32;
+    pub(super) fn put(&mut self, id: u32, from: u32, names: impl ExactSizeIterator<Item = EngineHash>, at: Moment) {
+        let count = names.len() as u32;
+        let to = from + count;
         self.note(id, from, to, at);
         let (hold, lines) = (&mut self.holds[id as usize], &mut self.lines);
         let end = to.max(hold.len);
@@ -215,9 +224,9 @@ impl Holds {
             }
         }
         for (block, name) in (from..to).zip(names) {
-            lines.set(hold.position(block), name.engine);
+            lines.set(hold.position(block), name);
         }
-        hold.ordinary += names.len() as u32;
+        hold.ordinary += count;
         hold.len = end;
         hold.close_gaps();
     }
@@ -299,63 +308,66 @@ impl Holds {
 // === impl Holds: names before their places are known ===
 
 impl Holds {
-    /// Keeps names, going on behind a spot if that is the end of its hold.
+    /// Whether names can be staged at this spot: it is the end of its hold.
     #[inline]
-    pub(super) fn stage(&mut self, behind: Option<Spot>, names: &[Block], staged: &mut Staged) {
-        staged.lines.clear();
-        let fits = |spot: &Spot| {
-            let hold = self.holds.get(spot.hold as usize);
-            hold.is_some_and(|hold| hold.run != NONE && hold.len == spot.block + 1 && hold.gaps.is_none())
-        };
-        staged.behind = behind.filter(fits).map(|spot| Spot { block: spot.block + 1, ..spot });
-        let from = match staged.behind {
-            None => 0,
-            Some(next) => {
+    pub(super) fn ends_at(&self, spot: Spot, seed: Seed) -> bool {
+        let hold = self.holds.get(spot.hold as usize);
+        hold.is_some_and(|hold| hold.len == spot.block && hold.gaps.is_none() && hold.seed == seed)
+    }
+
+    /// Keeps the names of the pieces.
+    #[inline]
+    pub(super) fn stage(&mut self, names: &[Block], staged: &mut Staged) {
+        let Staged { pieces, lines } = staged;
+        let mut rest = names;
+        for piece in pieces {
+            let Spot { hold, block } = piece.first;
+            let mut at = block as usize % WIDTH;
+            let end = lines.len() + (at + piece.count as usize).div_ceil(WIDTH);
+            piece.lines = lines.len();
+            if at > 0 {
                 // The last line of the hold goes on.
-                if !(next.block as usize).is_multiple_of(WIDTH) {
-                    staged.lines.extend(self.holds[next.hold as usize].lines.last());
-                }
-                next.block
+                lines.extend(self.holds[hold as usize].lines.last());
             }
-        };
-        let (hold, offset) = (staged.behind.map_or(NONE, |next| next.hold), from % WIDTH as u32);
-        let count = (offset as usize + names.len()).div_ceil(WIDTH);
-        for i in staged.lines.len()..count {
-            staged.lines.push(self.lines.take(hold, from - offset + (i * WIDTH) as u32));
-        }
-        let (mut rest, mut at) = (names, offset as usize);
-        for line in &staged.lines {
-            let (here, behind) = rest.split_at(rest.len().min(WIDTH - at));
-            self.lines.fill(*line, at, here);
-            (rest, at) = (behind, 0);
+            let begun = block - at as u32;
+            for i in lines.len()..end {
+                lines.push(self.lines.take(hold, begun + ((i - piece.lines) * WIDTH) as u32));
+            }
+            let (mut here, behind) = rest.split_at(piece.count as usize);
+            for line in &lines[piece.lines..] {
+                let (part, next) = here.split_at(here.len().min(WIDTH - at));
+                self.lines.fill(*line, at, part);
+                (here, at) = (next, 0);
+            }
+            rest = behind;
         }
     }
 
-    /// The names belong behind the hold that they were staged for, or are the first of a new hold `id`.
+    /// The names of a piece are those of a hold from now on.
     #[inline]
-    pub(super) fn settle(&mut self, id: u32, from: u32, count: usize, staged: &mut Staged, at: Moment) {
-        let to = from + count as u32;
+    pub(super) fn settle(&mut self, id: u32, piece: &Piece, staged: &Staged, at: Moment) {
+        let (from, to) = (piece.first.block, piece.first.block + piece.count);
         self.note(id, from, to, at);
         let hold = &mut self.holds[id as usize];
-        let fresh = &staged.lines[usize::from(!(from as usize).is_multiple_of(WIDTH))..];
-        if hold.lines.is_empty() {
+        let fresh = piece.fresh(staged);
+        if piece.first.hold == NONE {
             for (line, first) in fresh.iter().zip((0u32..).step_by(WIDTH)) {
                 self.lines.assign(*line, id, first);
             }
         }
         room(&mut hold.lines, fresh.len());
         hold.lines.extend_from_slice(fresh);
-        hold.ordinary += count as u32;
+        hold.ordinary += piece.count;
         hold.len = to;
-        staged.lines.clear();
     }
 
     /// The names are kept no more.
+    #[cold]
     pub(super) fn unstage(&mut self, staged: &mut Staged) {
-        let shared = staged.behind.is_some_and(|next| !(next.block as usize).is_multiple_of(WIDTH));
-        for line in staged.lines.drain(..).skip(usize::from(shared)) {
-            self.lines.give_back(line);
+        for line in staged.pieces.iter().flat_map(|piece| piece.fresh(staged)) {
+            self.lines.give_back(*line);
         }
+        staged.clear();
     }
 
     /// Puts the lines together again, in the order of holds. Every position changes.
@@ -378,11 +390,38 @@ impl Holds {
 // === impl Staged ===
 
 impl Staged {
-    /// The position of name `i`.
     #[inline]
-    pub(super) fn position(&self, i: usize) -> u32 {
-        let at = self.behind.map_or(0, |next| next.block as usize % WIDTH) + i;
-        self.lines[at / WIDTH] * WIDTH as u32 + (at % WIDTH) as u32
+    pub(super) fn clear(&mut self) {
+        self.pieces.clear();
+        self.lines.clear();
+    }
+
+    /// The position of name `i` of a piece.
+    #[inline]
+    pub(super) fn position(&self, piece: &Piece, i: u32) -> u32 {
+        let at = piece.first.block as usize % WIDTH + i as usize;
+        self.lines[piece.lines + at / WIDTH] * WIDTH as u32 + (at % WIDTH) as u32
+    }
+
+    /// The positions of all names.
+    pub(super) fn positions(&self) -> impl Iterator<Item = u32> {
+        self.pieces.iter().flat_map(|piece| (0..piece.count).map(|i| self.position(piece, i)))
+    }
+}
+
+// === impl Piece ===
+
+impl Piece {
+    pub(super) fn new(first: Spot, count: u32) -> Self {
+        Self { first, count, lines: 0 }
+    }
+
+    /// The lines that no hold had before.
+    #[inline]
+    fn fresh<'s>(&self, staged: &'s Staged) -> &'s [u32] {
+        let at = self.first.block as usize % WIDTH;
+        let end = self.lines + (at + self.count as usize).div_ceil(WIDTH);
+        &staged.lines[self.lines + usize::from(at > 0)..end]
     }
 }
 

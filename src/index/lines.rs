@@ -52,10 +52,10 @@ pub(super) struct Lines {
 // === impl Lines ===
 
 impl Lines {
-    /// Whether so many names more fit, in as many lines as they may need at worst: twice what they fill.
+    /// Whether so many names more fit, in as many lines as they may need at worst: one each.
     #[inline]
     pub(super) fn has_room(&self, names: usize) -> bool {
-        (self.used() + names / WIDTH * 2 + 4) * WIDTH < MAX_POSITIONS
+        (self.used() + names + 4) * WIDTH < MAX_POSITIONS
     }
 
     /// Positions are below this.

@@ -80,6 +80,21 @@ pub(super) fn with_walk<T>(act: impl FnOnce(&mut Walk) -> T) -> T {
     })
 }
 
+/// Writes down who holds how much, and nothing else.
+#[inline]
+pub(super) fn scores(forest: &Forest, chain: Chain<'_>, out: &mut Vec<RankScore>) {
+    let (ranks, from) = (forest.seats.ranks(), out.len());
+    let mut scores = Scores { ranks, first: &[], scores: out, from, has_masks: false };
+    descend(forest, chain, &mut scores, |_, _| {});
+    if scores.has_masks {
+        out.truncate(from);
+        with_walk(|walk| {
+            walk.go(forest, chain);
+            walk.scores_with_details(forest, out);
+        });
+    }
+}
+
 // === impl Walk ===
 
 impl Walk {
@@ -92,19 +107,6 @@ impl Walk {
         let mut runs = std::mem::take(&mut self.runs);
         descend(forest, chain, self, |depth, run| runs.push((depth, run)));
         self.runs = runs;
-    }
-
-    /// Writes down who holds how much, and nothing else.
-    #[inline]
-    pub(super) fn scores(&mut self, forest: &Forest, chain: Chain<'_>, out: &mut Vec<RankScore>) {
-        let (ranks, from) = (forest.seats.ranks(), out.len());
-        let mut scores = Scores { ranks, first: &[], scores: out, from, has_masks: false };
-        descend(forest, chain, &mut scores, |_, _| {});
-        if scores.has_masks {
-            out.truncate(from);
-            self.go(forest, chain);
-            self.scores_with_details(forest, out);
-        }
     }
 }
 
@@ -322,11 +324,7 @@ impl<'f> Walking<'f> for Scores<'f> {
         let scores = &mut self.scores[self.from..];
         for holder in cover.holders() {
             // Both ascend by seat.
-            let rest = &self.first[at..];
-            at += match rest {
-                [first, ..] if first.seat >= holder.seat => 0,
-                _ => rest.partition_point(|first| first.seat < holder.seat),
-            };
+            at = seek(self.first, at, holder.seat);
             let (Some(first), Some(score)) = (self.first.get(at), scores.get_mut(at)) else { break };
             if first.seat == holder.seat && score.blocks == depth {
                 any = true;
@@ -336,6 +334,19 @@ impl<'f> Walking<'f> for Scores<'f> {
         }
         any && !self.has_masks
     }
+}
+
+/// The first from `at` on that sits at `seat` or behind: nearly always the next one or one soon after it, so the steps
+/// begin small.
+#[inline]
+fn seek(holders: &[Holder], mut at: usize, seat: u32) -> usize {
+    let mut step = 1;
+    while holders.get(at + step - 1).is_some_and(|holder| holder.seat < seat) {
+        at += step;
+        step *= 2;
+    }
+    let end = (at + step - 1).min(holders.len());
+    at + holders[at..end].partition_point(|holder| holder.seat < seat)
 }
 
 // === impl Walker ===

@@ -19,11 +19,11 @@ impl Tx<'_> {
         let blocks: Vec<Block> = contents.iter().map(|content| Block { engine: nameless, content: *content }).collect();
         self.hands().apart(|apart| {
             let forest = apart.forest.as_deref_mut()?;
-            let mut segments = Vec::new();
-            forest.locate(apart.seat, start, &blocks, &mut segments);
-            segments.iter().for_each(|segment| forest.touch(segment.run));
-            let last = segments.last()?;
-            Some(Place { run: last.run, block: last.to.checked_sub(1)?, hold: super::forest::NONE, seed })
+            let mut plan = super::forest::Plan::default();
+            forest.locate(apart.seat, start, &blocks, &mut plan);
+            plan.segments.iter().for_each(|segment| forest.touch(segment.run));
+            let last = plan.segments.last()?;
+            Some(Place { run: last.run, block: last.to.checked_sub(1)?, seed })
         })
     }
 

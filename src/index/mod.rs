@@ -49,8 +49,9 @@
 //! * An ordinary name's block is covered on the device; with its tail evicted first a rank's cover of a run is one
 //!   number. What is rarer (copies, tiers, groups, several places, holes) lies in tables that exist only where it
 //!   does.
-//! * A transaction locks its forest at its first change and unlocks it when it commits. What names need of the rank's
-//!   own tables is done before, but for a store's last step: which hold they belong to is known only then.
+//! * A store is planned, its names are put where the plan says that they belong, then it enters the forest to make what
+//!   is missing: only that keeps readers out. A transaction stays in from its first change until it commits. To which
+//!   holds the last store's names belong is noted after that, or as soon as something else asks.
 //!
 //! # Assumed
 //!
@@ -126,6 +127,11 @@ pub struct Tx<'w> {
     rank: MutexGuard<'w, Rank>,
     /// Its gate is kept by the rank's scope, which is left only after this.
     forest: Option<Writing<'static, Forest>>,
+}
+
+/// [`Index::score_chain`] of one model on one grid, found once.
+pub struct Scorer {
+    gate: Arc<Gate<Forest>>,
 }
 
 /// Which ranks a match is asked of: all of the model's, or those listed.
@@ -260,8 +266,14 @@ impl Index {
         let directory = self.directory.read();
         if let Some(gate) = directory.scope(model, grid) {
             let forest = gate.read();
-            lookup::with_walk(|walk| walk.scores(&forest, chain, out));
+            lookup::scores(&forest, chain, out);
         }
+    }
+
+    /// Whoever asks for lengths again and again, of one model on one grid, keeps this; `None`: no rank has both.
+    pub fn scorer(&self, model: &str, grid: Grid) -> Option<Scorer> {
+        let gate = self.directory.read().scope(model, grid)?.clone();
+        Some(Scorer { gate })
     }
 
     /// What a rank holds; `None` once it was removed.
@@ -300,6 +312,26 @@ impl Index {
         let gate = self.directory.read().scope(model, grid)?.clone();
         let shape = gate.read().shape();
         Some(shape)
+    }
+}
+
+// === impl Scorer ===
+
+impl Scorer {
+    /// What [`Index::score_chain`] says; `false`, and nothing is said, once every rank has left the model or the grid:
+    /// others may have come since, which only another scorer knows of.
+    pub fn score_chain(&self, chain: Chain<'_>, out: &mut Vec<RankScore>) -> bool {
+        let forest = self.gate.read();
+        if !forest.is_left {
+            lookup::scores(&forest, chain, out);
+        }
+        !forest.is_left
+    }
+}
+
+impl fmt::Debug for Scorer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scorer").finish_non_exhaustive()
     }
 }
 
@@ -387,7 +419,7 @@ impl Tx<'_> {
             return Err(IndexError::WorkerGone);
         };
         // SAFETY: the gate goes into the rank's scope, and a rank leaves its scope only when the guard is gone.
-        let mut forest = unsafe { gate.write_unbound() };
+        let mut forest = unsafe { gate.plan_unbound() }.enter();
         let seat = forest.seats.take(self.cell.face(&self.rank));
         self.forest = Some(forest);
         self.rank.grid = Some(grid);
@@ -434,7 +466,8 @@ impl Tx<'_> {
     /// Looks an engine hash up among the names of this rank's prefix groups, whatever tier they lie on. A digest
     /// that is not known itself is looked for in its integer form too ([`EngineHash::narrow`]); so it is in
     /// [`Tx::store_known`], [`Tx::hold`] and [`Tx::remove`].
-    pub fn find(&self, hash: EngineHash) -> Option<Found> {
+    pub fn find(&mut self, hash: EngineHash) -> Option<Found> {
+        self.hands().finish();
         apply::find(self.cell, &self.rank, hash)
     }
 

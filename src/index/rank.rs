@@ -66,6 +66,8 @@ pub(super) struct Rank {
     pub(super) odd_names: u64,
     /// What the bounds count.
     pub(super) weight: usize,
+    /// It may weigh so much more without asking.
+    pub(super) spare: usize,
     pub(super) evicted: u64,
     pub(super) partial: bool,
     /// Lent while a transaction needs it.
@@ -98,6 +100,7 @@ impl Cell {
             ordinary: 0,
             odd_names: 0,
             weight: 0,
+            spare: 0,
             evicted: 0,
             partial: false,
             scratch: None,

@@ -496,6 +496,7 @@ pub enum Ask {
 }
 pub struct Kvtap {
     ix: Arc<kvtap::index::Index>,
+    scorer: kvtap::index::Scorer,
     writers: Vec<kvtap::index::RankWriter>,
     workers: std::collections::HashMap<kvtap::worker::RankId, u32>,
     grid: kvtap::block::Grid,
@@ -529,7 +530,8 @@ impl Kvtap {
             })
             .collect();
         let ranks = (0..).zip(&writers).map(|(i, w)| (w.rank(), i)).collect();
-        Self { ix, writers, workers: ranks, grid, ask, prefixes: Default::default() }
+        let scorer = ix.scorer("model", grid).unwrap();
+        Self { ix, scorer, writers, workers: ranks, grid, ask, prefixes: Default::default() }
     }
     fn build(wl: &Workload, ops: &[Op]) -> Built {
         let mut b = Built { blocks: vec![], removed: vec![], at: vec![] };
@@ -577,7 +579,7 @@ impl Kvtap {
         // SAFETY: as in `locals`
         unsafe { std::slice::from_raw_parts(q.as_ptr().cast(), q.len()) }
     }
-    fn query(ix: &kv::Index, grid: kv::Grid, ask: Ask, chain: kv::Chain<'_>) -> usize {
+    fn query(ix: &kv::Index, scorer: &kvtap::index::Scorer, grid: kv::Grid, ask: Ask, chain: kv::Chain<'_>) -> usize {
         thread_local!(static OUT: std::cell::RefCell<(Vec<kv::RankMatch>, Vec<kv::RankScore>)> = const { std::cell::RefCell::new((Vec::new(), Vec::new())) });
         OUT.with(|o| {
             let mut o = o.borrow_mut();
@@ -587,7 +589,7 @@ impl Kvtap {
                 o.0.len()
             } else {
                 o.1.clear();
-                ix.score_chain("model", grid, chain, &mut o.1);
+                scorer.score_chain(chain, &mut o.1);
                 std::hint::black_box(o.1.as_ptr());
                 o.1.len()
             }
@@ -637,7 +639,7 @@ impl Peer for Kvtap {
         }
         self.phases(wl, &[fill], 1);
         let b = Self::build(wl, &wl.ops[r.clone()]);
-        let (ix, grid, ask, writers) = (&self.ix, self.grid, self.ask, &mut self.writers);
+        let (ix, scorer, grid, ask, writers) = (&self.ix, &self.scorer, self.grid, self.ask, &mut self.writers);
         let done = AtomicBool::new(false);
         let mut took = Duration::ZERO;
         std::thread::scope(|s| {
@@ -649,7 +651,7 @@ impl Peer for Kvtap {
                 d
             });
             while !done.load(Ordering::Acquire) {
-                query(&|q| Self::query(ix, grid, ask, kv::Chain::Content(Self::contents(q))));
+                query(&|q| Self::query(ix, scorer, grid, ask, kv::Chain::Content(Self::contents(q))));
             }
             took = h.join().unwrap();
         });
@@ -694,16 +696,16 @@ impl Peer for Kvtap {
             out.extend(found.iter().map(|m| (self.workers[&m.rank], m.device)));
         } else {
             let mut found = vec![];
-            self.ix.score_chain("model", self.grid, chain, &mut found);
+            self.scorer.score_chain(chain, &mut found);
             out.extend(found.iter().map(|m| (self.workers[&m.rank], m.device)));
         }
     }
     fn find_n(&self, q: &[u64]) -> usize {
         if self.ask == Ask::Prefix {
             let prefixes = self.prefixes.borrow();
-            return Self::query(&self.ix, self.grid, self.ask, kv::Chain::Prefix(&prefixes[&(q.as_ptr() as usize)]));
+            return Self::query(&self.ix, &self.scorer, self.grid, self.ask, kv::Chain::Prefix(&prefixes[&(q.as_ptr() as usize)]));
         }
-        Self::query(&self.ix, self.grid, self.ask, kv::Chain::Content(Self::contents(q)))
+        Self::query(&self.ix, &self.scorer, self.grid, self.ask, kv::Chain::Content(Self::contents(q)))
     }
 }
 

@@ -5,13 +5,17 @@
 mod serve_support;
 
 use kvtap::block::{Grid, Group, GroupRule, Tier};
-use kvtap::feed::status::State;
+use kvtap::feed::status::{Entry, State};
 use kvtap::hash::{EngineHash, PrefixHash, Seed};
+use kvtap::index::Copies;
+use kvtap::normalize::{Normalizer, Options};
 use kvtap::proto::v1;
 use kvtap::proto::v1::cause::Cause;
 use kvtap::proto::v1::explain_service_client::ExplainServiceClient;
-use kvtap::worker::Stamp;
-use serve_support::{PATIENCE, Server, Worker, by_tokens, contents};
+use kvtap::proto::v1::match_request::Prompt;
+use kvtap::wire::{Batch, Dialect, decode};
+use kvtap::worker::{Identity, Stamp};
+use serve_support::{PATIENCE, Server, Worker, by_tokens, contents, request};
 use tonic::{Code, Status};
 
 fn grid() -> Grid {
@@ -183,6 +187,121 @@ async fn a_feed_that_has_not_told_everything_and_blocks_that_wait() {
         (6, v1::FeedState::Incomplete, "messages are missing")
     );
     assert!(incomplete.since_unix_ms > 0);
+}
+
+/// A rank whose events go through a normalizer, as a feed's do.
+struct Tapped {
+    normalizer: Normalizer,
+    entry: std::sync::Arc<Entry>,
+    sequence: u64,
+}
+
+impl Tapped {
+    fn new(server: &Server) -> Self {
+        let writer = server.fleet.index.register("m", Copies::Count).unwrap();
+        let (rank, worker) = (writer.rank(), "pod-a".into());
+        let normalizer = Normalizer::new(writer, Options::default());
+        let identity = Identity { worker, address: "".into(), aliases: [].into(), model: "m".into(), rank: 0 };
+        let entry = Entry::new(rank, identity, "tcp://127.0.0.1:5557".to_owned(), None, "vllm");
+        let entry = std::sync::Arc::new(entry.with_orphans(normalizer.waiting()));
+        server.fleet.board.insert(std::sync::Arc::clone(&entry));
+        Self { normalizer, entry, sequence: 0 }
+    }
+
+    /// A store of `blocks` of a prompt, each called by its number and 100, under the one before the first; `more` is
+    /// laid over it.
+    fn store(&mut self, tokens: &[u32], blocks: std::ops::Range<u32>, more: serde_json::Value) {
+        let part = &tokens[blocks.start as usize * 4..blocks.end as usize * 4];
+        let parent = blocks.start.checked_sub(1).map(|parent| parent + 100);
+        let names: Vec<u32> = blocks.map(|block| block + 100).collect();
+        let mut event = serde_json::json!({
+            "type": "BlockStored", "block_hashes": names, "parent_block_hash": parent, "token_ids": part,
+            "block_size": 4, "lora_id": null, "medium": "GPU", "lora_name": null,
+        });
+        event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.send(event);
+    }
+
+    fn send(&mut self, event: serde_json::Value) {
+        let payload = rmp_serde::to_vec(&serde_json::json!([0.5, [event], 0])).unwrap();
+        let mut batch = Batch::default();
+        decode(Dialect::Auto, &payload, &mut batch).unwrap();
+        let applied = self.normalizer.apply(&batch, Stamp { epoch: 1, sequence: Some(self.sequence) }).unwrap();
+        self.sequence += 1;
+        let mut status = self.entry.status();
+        (status.state, status.orphans) = (State::Live, applied.orphans);
+    }
+}
+
+#[tokio::test]
+async fn a_block_without_its_parent_is_told_with_the_parents_name() {
+    let server = Server::start().await;
+    let mut tapped = Tapped::new(&server);
+    let none = serde_json::json!({});
+    tapped.store(&tokens(9), 0..2, none.clone());
+    // The message with blocks 2 and 3 never came; those with 4 to 6, and 8, did.
+    tapped.store(&tokens(9), 8..9, none.clone());
+    tapped.store(&tokens(9), 4..7, none.clone());
+    let orphans = |first_block, prompt_blocks, parent| v1::Orphans {
+        blocks: 4,
+        first_block: Some(first_block),
+        prompt_blocks,
+        parent_engine_hash: Some(parent),
+    };
+    let explained = explain(&server, prompt(9)).await.unwrap();
+    assert_eq!(
+        (explained.missing_block, causes(&explained)),
+        (Some(2), vec![Cause::Orphans(orphans(4, 3, 103))]),
+        "{explained:?}"
+    );
+    let text =
+        "3 blocks from block 4 on wait for a parent that was never heard of; the engine calls it 0x0000000000000067";
+    assert_eq!(explained.causes[0].text, text);
+
+    // By content hashes it is found, too; of a prefix nobody can say what waits.
+    let hashes = contents(grid(), &tokens(9), Seed::PLAIN);
+    let by = |form| v1::MatchRequest { workers: vec!["pod-a".to_owned()], ..request("m", form) };
+    let list = v1::HashList { hashes: hashes.iter().map(|hash| hash.0).collect() };
+    let explained = explain(&server, by(Prompt::ContentHashes(list))).await.unwrap();
+    assert_eq!(causes(&explained), [Cause::Orphans(orphans(4, 3, 103))]);
+    let list = v1::HashList { hashes: PrefixHash::chain(&hashes).iter().map(|hash| hash.0).collect() };
+    let explained = explain(&server, by(Prompt::PrefixHashes(list))).await.unwrap();
+    assert_eq!(causes(&explained), [Cause::Orphans(v1::Orphans { blocks: 4, ..v1::Orphans::default() })]);
+
+    // The prompt is not told what of other prompts waits.
+    let other: Vec<u32> = (5_000..5_032).collect();
+    let other = v1::MatchRequest { workers: vec!["pod-a".to_owned()], ..by_tokens("m", &other) };
+    let explained = explain(&server, other).await.unwrap();
+    assert_eq!(causes(&explained), [Cause::Orphans(v1::Orphans { blocks: 4, ..v1::Orphans::default() })]);
+
+    // What was removed while it waited is not told, and nothing is once the parent has come.
+    tapped.send(serde_json::json!({"type": "BlockRemoved", "block_hashes": [105], "medium": "GPU"}));
+    let explained = explain(&server, prompt(9)).await.unwrap();
+    assert_eq!(causes(&explained), [Cause::Orphans(v1::Orphans { blocks: 3, ..orphans(4, 2, 103) })]);
+    tapped.store(&tokens(9), 2..4, none);
+    let explained = explain(&server, prompt(9)).await.unwrap();
+    assert_eq!(explained.missing_block, Some(5));
+    let waits = Cause::Orphans(v1::Orphans { blocks: 1, ..orphans(8, 1, 107) });
+    assert_eq!(causes(&explained).last(), Some(&waits));
+}
+
+#[tokio::test]
+async fn what_waits_with_another_adapter_is_not_the_same_prompt() {
+    let server = Server::start().await;
+    let mut tapped = Tapped::new(&server);
+    tapped.store(&tokens(4), 0..1, serde_json::json!({}));
+    tapped.store(&tokens(4), 2..4, serde_json::json!({"lora_name": "adapter"}));
+    let first = async |lora_name: &str| {
+        let request = v1::MatchRequest { lora_name: lora_name.to_owned(), ..prompt(4) };
+        let explained = explain(&server, request).await.unwrap();
+        let of = causes(&explained).into_iter().find_map(|cause| match cause {
+            Cause::Orphans(orphans) => Some((orphans.first_block, orphans.parent_engine_hash)),
+            _ => None,
+        });
+        of.unwrap()
+    };
+    assert_eq!(first("").await, (None, None));
+    assert_eq!(first("adapter").await, (Some(2), Some(101)));
 }
 
 #[tokio::test]

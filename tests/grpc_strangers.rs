@@ -367,6 +367,23 @@ async fn what_is_no_message_is_an_invalid_argument_and_counted() {
 }
 
 #[tokio::test]
+async fn a_prompt_in_two_forms_is_refused_whichever_comes_last() {
+    let kvtap = serve("reflection: true").await;
+    let form = |prompt| v1::MatchRequest { prompt: Some(prompt), ..Default::default() }.encode_to_vec();
+    let tokens = form(Prompt::TokensLe(vec![0; 16].into()));
+    let hashes = form(Prompt::PrefixHashesLe(vec![0; 16].into()));
+    let listed = form(Prompt::Tokens(v1::TokenList { ids: vec![1, 2, 3] }));
+    for (one, other) in [(&tokens, &hashes), (&hashes, &tokens), (&listed, &tokens), (&tokens, &tokens)] {
+        let status = say(&kvtap, [&b"\x0a\x01m"[..], one, other].concat().into()).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+        assert_eq!(status.message(), "prompt: given more than once; one form of it is asked for");
+    }
+    assert_eq!(refused(&kvtap, "malformed").await, 4);
+    // Alone, each is looked at.
+    assert_eq!(say(&kvtap, [&b"\x0a\x01m"[..], &tokens].concat().into()).await.code(), Code::NotFound);
+}
+
+#[tokio::test]
 async fn four_million_extra_keys_are_refused_by_name_and_cost_no_memory() {
     let kvtap = serve("reflection: true").await;
     let before = kvtap.resident();

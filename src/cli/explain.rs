@@ -115,7 +115,10 @@ fn cause_json(cause: &v1::Cause) -> Value {
         Some(Of::OtherBlockSize(of)) => {
             json!({ "cause": "other_block_size", "text": text, "block_size": of.block_size })
         }
-        Some(Of::Orphans(of)) => json!({ "cause": "orphans", "text": text, "blocks": of.blocks }),
+        Some(Of::Orphans(of)) => json!({
+            "cause": "orphans", "text": text, "blocks": of.blocks, "first_block": of.first_block,
+            "prompt_blocks": of.prompt_blocks, "parent_engine_hash": of.parent_engine_hash,
+        }),
         Some(Of::FeedIncomplete(of)) => json!({
             "cause": "feed_incomplete", "text": text, "state": state_name(of.state()), "since_unix_ms": of.since_unix_ms,
             "why": of.why,

@@ -154,6 +154,7 @@ impl Feed {
         let cancel = CancellationToken::new();
         let (place, writer) = Place::take(&options.identity, options.copies, index, board, &cancel)?;
         let (receiver, link) = subscribe(options.link.clone(), &cancel)?;
+        let normalizer = Normalizer::new(writer, options.normalize);
         let entry = Entry::new(
             place.rank,
             options.identity,
@@ -161,9 +162,9 @@ impl Feed {
             options.replay.as_ref().map(|replay| replay.endpoint.to_string()),
             options.engine,
         )
-        .queued(receiver.gauge());
+        .queued(receiver.gauge())
+        .with_orphans(normalizer.waiting());
         let source = ZmqSource::new(receiver, options.replay, cancel);
-        let normalizer = Normalizer::new(writer, options.normalize);
         let entry = Arc::new(entry);
         let Options { dialect, timing, limits, copies, snapshots, .. } = options;
         let finish = CancellationToken::new();
@@ -204,11 +205,10 @@ impl Feed {
         let receivers = poll(options.poll, options.identities.iter().map(|identity| identity.rank));
         let ranks = options.identities.into_iter().zip(places).zip(receivers);
         let feeds = ranks.map(|((identity, ((place, writer), cancel)), receiver)| {
-            let entry =
-                Entry::new(place.rank, identity, endpoint.clone(), None, options.engine).queued(receiver.gauge());
-            let entry = Arc::new(entry);
-            let source = ZmqSource::new(receiver, None, cancel.clone());
             let normalizer = Normalizer::new(writer, options.normalize.clone());
+            let entry = Entry::new(place.rank, identity, endpoint.clone(), None, options.engine);
+            let entry = Arc::new(entry.queued(receiver.gauge()).with_orphans(normalizer.waiting()));
+            let source = ZmqSource::new(receiver, None, cancel.clone());
             let shown = Arc::clone(&entry);
             let runner = Runner::new(source, normalizer, shown, options.dialect, options.timing, options.limits);
             let finish = CancellationToken::new();
@@ -231,9 +231,10 @@ impl Feed {
         let QueuedOptions { identity, engine, endpoint, dialect, copies, normalize, timing, limits } = options;
         let cancel = CancellationToken::new();
         let (place, writer) = Place::take(&identity, copies, index, board, &cancel)?;
-        let entry = Arc::new(Entry::new(place.rank, identity, endpoint, None, engine));
-        let source = ZmqSource::new(receiver, None, cancel.clone());
         let normalizer = Normalizer::new(writer, normalize);
+        let entry = Entry::new(place.rank, identity, endpoint, None, engine).with_orphans(normalizer.waiting());
+        let entry = Arc::new(entry);
+        let source = ZmqSource::new(receiver, None, cancel.clone());
         let finish = CancellationToken::new();
         let runner = Runner::new(source, normalizer, Arc::clone(&entry), dialect, timing, limits);
         let runner = runner.until(finish.clone()).run(cancel);

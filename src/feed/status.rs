@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 use dashmap::DashMap;
 
 use super::zmq::{QueueGauge, Waiting};
+use crate::normalize::WaitingRoom;
 use crate::worker::{Identity, RankId};
 
 /// How far a feed's picture of its engine can be trusted.
@@ -92,6 +93,8 @@ pub struct Entry {
     /// The engine, by its configured word.
     pub engine: &'static str,
     queue: Option<QueueGauge>,
+    /// What of it waits for its parent.
+    pub orphans: WaitingRoom,
     status: Mutex<Status>,
 }
 
@@ -158,13 +161,20 @@ impl Entry {
         replay: Option<String>,
         engine: &'static str,
     ) -> Self {
-        Self { rank, identity, endpoint, replay, engine, queue: None, status: Mutex::default() }
+        let (queue, orphans) = (None, WaitingRoom::default());
+        Self { rank, identity, endpoint, replay, engine, queue, orphans, status: Mutex::default() }
     }
 
     /// The same feed, whose messages wait in the queue that `gauge` looks at.
     #[must_use]
     pub fn queued(self, gauge: QueueGauge) -> Self {
         Self { queue: Some(gauge), ..self }
+    }
+
+    /// The same feed, whose blocks without a parent wait in `orphans`.
+    #[must_use]
+    pub fn with_orphans(self, orphans: WaitingRoom) -> Self {
+        Self { orphans, ..self }
     }
 
     /// What waits between its socket and the index; `None`: it has no queue.

@@ -14,7 +14,8 @@
 //!   disagrees; both numbers are kept for whoever asks ([`Normalizer::conflict`]).
 //! * Groups: only those whose blocks mean a present prefix name content; the others are held by name and cut
 //!   matches (`groups`).
-//! * Orphans wait, bounded, and never become roots (`orphans`).
+//! * Orphans wait, bounded, and never become roots (`orphans`); whether a prompt is among them can be asked
+//!   ([`WaitingRoom`]).
 //! * Engines whose names are not chained are found out and read with suspicion (`naming`).
 //! * What was learned can be taken out and put back (`memory`), so that a restart need not learn it again.
 //!
@@ -28,9 +29,11 @@ mod naming;
 mod orphans;
 mod reason;
 mod store;
+mod waiting;
 mod worker;
 
 pub use memory::{GroupMemory, Memory, NamingMemory};
 pub use orphans::OrphanLimits;
 pub use reason::Reason;
+pub use waiting::{Asked, Waiting, WaitingRoom};
 pub use worker::{Applied, Normalizer, Options};

@@ -10,6 +10,8 @@ use crate::block::extra_keys::{self, Item};
 use crate::block::{Grid, Group, Tier};
 use crate::hash::{ContentHash, EngineHash};
 
+use super::waiting::WaitingRoom;
+
 /// Bounds of one rank's waiting room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OrphanLimits {
@@ -39,7 +41,8 @@ pub(super) struct Orphan {
 #[derive(Debug)]
 pub(super) struct Orphans {
     limits: OrphanLimits,
-    by_number: HashMap<u64, Orphan>,
+    /// The orphans themselves, by number.
+    room: WaitingRoom,
     by_parent: HashMap<EngineHash, BTreeSet<u64>>,
     /// Which waiting orphans carry a name.
     names: HashMap<EngineHash, BTreeSet<u64>>,
@@ -75,7 +78,7 @@ impl Orphans {
     pub(super) fn new(limits: OrphanLimits) -> Self {
         Self {
             limits,
-            by_number: HashMap::new(),
+            room: WaitingRoom::default(),
             by_parent: HashMap::new(),
             names: HashMap::new(),
             order: VecDeque::new(),
@@ -86,8 +89,14 @@ impl Orphans {
         }
     }
 
+    /// Every orphan has blocks.
     pub(super) fn is_empty(&self) -> bool {
-        self.by_number.is_empty()
+        self.blocks == 0
+    }
+
+    /// What waits, to be looked at from elsewhere.
+    pub(super) const fn room(&self) -> &WaitingRoom {
+        &self.room
     }
 
     /// Blocks that wait and have not been removed meanwhile.
@@ -105,7 +114,7 @@ impl Orphans {
             self.names.entry(*hash).or_default().insert(number);
         }
         self.by_parent.entry(orphan.parent).or_default().insert(number);
-        self.by_number.insert(number, orphan);
+        self.room.orphans().insert(number, orphan);
         self.order.push_back(number);
         let mut gone = 0;
         // What was removed meanwhile does not wait; its bytes are there still.
@@ -115,8 +124,9 @@ impl Orphans {
                 gone += (orphan.hashes.len() - orphan.removed.len()) as u64;
             }
         }
-        if self.order.len() > 2 * self.by_number.len() + 64 {
-            self.order.retain(|number| self.by_number.contains_key(number));
+        let orphans = self.room.orphans();
+        if self.order.len() > 2 * orphans.len() + 64 {
+            self.order.retain(|number| orphans.contains_key(number));
         }
         gone
     }
@@ -131,8 +141,9 @@ impl Orphans {
     pub(super) fn remove(&mut self, tier: Tier, group: Group, hash: EngineHash) -> bool {
         let Some(numbers) = self.names.get(&hash) else { return false };
         let mut done = None;
+        let mut orphans = self.room.orphans();
         for number in numbers {
-            let Some(orphan) = self.by_number.get_mut(number) else { continue };
+            let Some(orphan) = orphans.get_mut(number) else { continue };
             let copies = orphan.hashes.iter().filter(|h| **h == hash).count();
             let gone = orphan.removed.iter().filter(|h| **h == hash).count();
             if orphan.tier == tier && orphan.group == group && gone < copies {
@@ -143,6 +154,7 @@ impl Orphans {
                 break;
             }
         }
+        drop(orphans);
         match done {
             None => false,
             Some((number, emptied)) => {
@@ -155,11 +167,14 @@ impl Orphans {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self::new(self.limits);
+        // Whoever looks at the room goes on doing so.
+        let room = self.room.clone();
+        room.orphans().clear();
+        *self = Self { room, ..Self::new(self.limits) };
     }
 
     fn take(&mut self, number: u64) -> Option<Orphan> {
-        let orphan = self.by_number.remove(&number)?;
+        let orphan = self.room.orphans().remove(&number)?;
         self.blocks -= orphan.hashes.len();
         self.removed -= orphan.removed.len();
         self.bytes -= orphan.bytes() + orphan.removed.len() * size_of::<EngineHash>();

@@ -96,6 +96,22 @@ impl<'a> Run<'a> {
         (run, orphan.removed)
     }
 
+    /// The first blocks of an orphan, at most so many.
+    pub(super) fn beginning(orphan: &'a Orphan, blocks: usize) -> Self {
+        Self {
+            parent: Some(orphan.parent),
+            hashes: Cow::Borrowed(orphan.hashes.get(..blocks).unwrap_or(&orphan.hashes)),
+            tokens: Cow::Borrowed(&orphan.tokens),
+            contents: Cow::Borrowed(&orphan.contents),
+            keys: Cow::Borrowed(&orphan.keys),
+            lora: orphan.lora.as_deref().map(Cow::Borrowed),
+            salt: None,
+            grid: orphan.grid,
+            tier: orphan.tier,
+            group: orphan.group,
+        }
+    }
+
     fn into_orphan(self, parent: EngineHash) -> Orphan {
         Orphan {
             parent,
@@ -129,7 +145,7 @@ impl<'a> Run<'a> {
     }
 
     /// Hashes every block under `seed` into `out`.
-    fn hash(&self, seed: Seed, out: &mut Vec<Block>) {
+    pub(super) fn hash(&self, seed: Seed, out: &mut Vec<Block>) {
         out.clear();
         if !self.contents.is_empty() {
             out.extend(self.hashes.iter().zip(&*self.contents).map(|(e, c)| Block { engine: *e, content: *c }));

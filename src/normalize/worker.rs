@@ -14,6 +14,7 @@ use super::naming::Naming;
 use super::orphans::{OrphanLimits, Orphans};
 use super::reason::Reason;
 use super::store::Run;
+use super::waiting::WaitingRoom;
 
 /// How one rank's events are to be read.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -247,6 +248,11 @@ impl Normalizer {
     /// Blocks parked now because their parent is unknown. While this is not 0 the feed is not live.
     pub fn orphans(&self) -> u64 {
         self.reader.orphans.waiting()
+    }
+
+    /// What waits there, for whoever explains what the rank lacks. Good for as long as the normalizer lives.
+    pub fn waiting(&self) -> WaitingRoom {
+        self.reader.orphans.room().clone()
     }
 
     /// The last block size that was refused: the one in force, then the one that came.

@@ -95,9 +95,18 @@ impl<U: Message + Default + 'static> Decoder for Bounded<U> {
 }
 
 fn read<U: Message + Default + 'static>(message: &mut DecodeBuf<'_>) -> Result<U, Status> {
-    let lists = lists::<U>().and_then(|lists| scan::count(lists, message.chunk()).err());
-    if let Some(scan::TooMany { field, most }) = lists {
-        return Err(refused(Status::invalid_argument(format!("{field}: more than {most} entries")), TOO_MANY_ENTRIES));
+    let fault = lists::<U>().and_then(|lists| scan::count(lists, message.chunk()).err());
+    match fault {
+        None => {}
+        Some(scan::Fault::TooMany { field, most }) => {
+            let status = Status::invalid_argument(format!("{field}: more than {most} entries"));
+            return Err(refused(status, TOO_MANY_ENTRIES));
+        }
+        Some(scan::Fault::Again { field }) => {
+            let status =
+                Status::invalid_argument(format!("{field}: given more than once; one form of it is asked for"));
+            return Err(refused(status, MALFORMED));
+        }
     }
     let decoded = U::decode(message);
     decoded.map_err(|error| refused(Status::invalid_argument(format!("message: {error}")), MALFORMED))

@@ -23,6 +23,7 @@ use crate::block::Grid;
 use crate::feed::status::{Entry, State};
 use crate::hash::{ContentHash, PrefixHash, Seed};
 use crate::index::Chain;
+use crate::normalize::{Asked, Waiting};
 use crate::proto::v1;
 use crate::proto::v1::cause::Cause as Of;
 use crate::proto::v1::explain_service_server::ExplainService;
@@ -122,6 +123,7 @@ impl Explains {
                     causes.extend(found.map(removal));
                 }
             }
+            causes.extend(waiting(request, query, entry, grid.zip(blocks.as_ref()), at));
             self.unsure(entry, &mut causes);
             if causes.is_empty() {
                 let text = "it was not stored in this epoch, as far as removals are remembered".to_owned();
@@ -200,12 +202,8 @@ impl Explains {
     /// What of the picture itself is not certain.
     fn unsure(&self, entry: &Entry, causes: &mut Vec<v1::Cause>) {
         let status = entry.status();
-        let (state, since, why, orphans) = (status.state, status.since, status.why.clone(), status.orphans);
+        let (state, since, why) = (status.state, status.since, status.why.clone());
         drop(status);
-        if orphans > 0 {
-            let text = format!("{orphans} blocks wait for a parent that is not known; this one may be among them");
-            causes.push(cause(text, Of::Orphans(v1::Orphans { blocks: orphans })));
-        }
         let evicted = self.hub.fleet.index.usage(entry.rank).map_or(0, |usage| usage.evicted);
         if evicted > 0 {
             let text = format!("a bound has made kvtap forget {evicted} blocks of this worker");
@@ -218,6 +216,41 @@ impl Explains {
             causes.push(cause(text, Of::FeedIncomplete(incomplete)));
         }
     }
+}
+
+/// Blocks that wait for a parent: those of the prompt from `at` on, and which parent that is.
+fn waiting(
+    request: &v1::MatchRequest,
+    query: &Query<'_>,
+    entry: &Entry,
+    cut: Option<(Grid, &Blocks)>,
+    at: usize,
+) -> Option<v1::Cause> {
+    let blocks = entry.status().orphans;
+    if blocks == 0 {
+        return None;
+    }
+    let namespace = match &query.prompt {
+        Prompt::Tokens { seed, .. } => Some((*seed, request.lora_name.as_str())),
+        Prompt::Contents(_) | Prompt::Prefixes(_) => None,
+    };
+    let found = cut.and_then(|(grid, blocks)| {
+        let contents = blocks.contents.as_deref()?;
+        entry.orphans.find(Asked { grid, contents, from: at, namespace })
+    });
+    let Some(Waiting { first, blocks: many, parent }) = found else {
+        let text = format!("{blocks} blocks wait for a parent that is not known; this one may be among them");
+        return Some(cause(text, Of::Orphans(v1::Orphans { blocks, ..v1::Orphans::default() })));
+    };
+    let which = match many {
+        1 => format!("block {first} waits"),
+        _ => format!("{many} blocks from block {first} on wait"),
+    };
+    let parent = parent.low();
+    let text = format!("{which} for a parent that was never heard of; the engine calls it {parent:#018x}");
+    let (first_block, prompt_blocks) = (Some(first as u64), many as u64);
+    let orphans = v1::Orphans { blocks, first_block, prompt_blocks, parent_engine_hash: Some(parent) };
+    Some(cause(text, Of::Orphans(orphans)))
 }
 
 const fn cause(text: String, of: Of) -> v1::Cause {

@@ -70,7 +70,7 @@ async fn publish(publisher: &mut Publisher, sampled: impl Fn(u64, u64)) {
 /// One turn of the receiver.
 async fn received(publisher: &mut Publisher, came: &mut mpsc::UnboundedReceiver<(u64, u64)>) -> Vec<Duration> {
     let (sender, mut sent) = mpsc::unbounded_channel();
-    publish(publisher, |number, at| drop(sender.send((number, at)))).await;
+    publish(publisher, |number, at| sender.send((number, at)).expect("somebody waits for it")).await;
     drop(sender);
     let mut times = Vec::new();
     while let Some((number, sent)) = sent.recv().await {
@@ -104,7 +104,7 @@ async fn seen(publisher: &mut Publisher, channel: &Channel) -> Vec<Duration> {
         }
         times
     });
-    publish(publisher, |number, at| drop(sender.send((number, at)))).await;
+    publish(publisher, |number, at| sender.send((number, at)).expect("somebody waits for it")).await;
     drop(sender);
     asking.await.unwrap()
 }
@@ -122,7 +122,9 @@ pub async fn run(kvtap: &Path) {
     thread::spawn(move || {
         for line in lines {
             let (sequence, at) = line.split_once(' ').unwrap();
-            drop(sender.send((sequence.parse().unwrap(), at.parse().unwrap())));
+            if sender.send((sequence.parse().unwrap(), at.parse().unwrap())).is_err() {
+                return;
+            }
         }
     });
     // Both have to be there before anything counts, and what is there of the first turns is dropped.

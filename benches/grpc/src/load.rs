@@ -96,7 +96,8 @@ impl Target {
 /// So many requests at a time on one stream; requests a second.
 pub async fn stream(channel: Channel, requests: &[v1::MatchRequest], many: usize, turn: Duration) -> f64 {
     let (sender, receiver) = mpsc::channel(many);
-    let request = |id: usize| v1::MatchStreamRequest { id: id as u64, request: Some(requests[id % requests.len()].clone()) };
+    let request =
+        |id: usize| v1::MatchStreamRequest { id: id as u64, request: Some(requests[id % requests.len()].clone()) };
     for id in 0..many {
         sender.send(request(id)).await.unwrap();
     }

@@ -70,7 +70,12 @@ async fn latencies(fleet: &Fleet, echo: &floor::Echo) {
         let mut targets = [
             Target::kvtap("Match, tokens", fleet.channel().await, fleet.requests(blocks)),
             Target::echo("echo", echo.channel().await, fleet.token_bytes(blocks), 0),
-            Target::echo("echo, an answer as large as Match's", echo.channel().await, fleet.token_bytes(blocks), answer),
+            Target::echo(
+                "echo, an answer as large as Match's",
+                echo.channel().await,
+                fleet.token_bytes(blocks),
+                answer,
+            ),
         ];
         let mut rows: Vec<Row> = targets.iter().map(|target| Row::new(target.name)).collect();
         for _ in 0..ROUNDS {
@@ -89,7 +94,12 @@ async fn flights(fleet: &Fleet, echo: &floor::Echo) {
         let mut targets = [
             Target::kvtap("Match, 32 in flight", fleet.channel().await, fleet.requests(blocks)),
             Target::echo("echo, 32 in flight", echo.channel().await, fleet.token_bytes(blocks), 0),
-            Target::echo("echo, an answer as large as Match's", echo.channel().await, fleet.token_bytes(blocks), answer),
+            Target::echo(
+                "echo, an answer as large as Match's",
+                echo.channel().await,
+                fleet.token_bytes(blocks),
+                answer,
+            ),
         ];
         let mut rows: Vec<Row> = targets.iter().map(|target| Row::new(target.name)).collect();
         let mut stream = Row::new("MatchStream, 32 in flight");

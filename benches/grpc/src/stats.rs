@@ -59,7 +59,12 @@ pub fn table(title: &str, rows: &[Row]) {
                 ratio(&first.p99, &row.p99)
             );
         } else {
-            println!("  {:<40} {:>9.0} a second ({:.2})", row.name, median(&row.rates), ratio(&first.rates, &row.rates));
+            println!(
+                "  {:<40} {:>9.0} a second ({:.2})",
+                row.name,
+                median(&row.rates),
+                ratio(&first.rates, &row.rates)
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `SubscribeKvEvents`: the normalized feed of one worker in the words of SMG's gateway, which follows each engine so.
 //!
 //! ```text
-//! Watcher --Event--> Told --Piece--> Subscription --KvEventBatch--> stream
+//! Watcher --Event--> Told --Piece--> Subscription --KvEventBatch--> Lease --> stream
 //!                     ^ what the subscriber was told, rank by rank and tier by tier
 //! ```
 //!
@@ -14,12 +14,14 @@
 //!
 //! * A stream begins with everything that is held, under a clear, and says whether that is all that the engines hold;
 //!   then comes what changes, in batches that are numbered without a gap.
-//! * A subscriber that does not read is cut as a watcher is. Its number means nothing to another stream: whoever wants to
-//!   go on from one is told that it is out of range, and begins anew.
-//! * A subscriber costs what a watcher costs and about 20 bytes for each block that it was told.
+//! * A stream that breaks can be gone on with after the last number that came, for a minute ([`sessions`]). A number that
+//!   nobody knows any more is out of range, and whoever asks for it begins anew; a subscriber that does not read is cut as
+//!   a watcher is, and begins anew, too.
+//! * A subscriber costs what a watcher costs, about 20 bytes for each block that it was told, and a MiB of what it was sent.
 //! * What another group of a hybrid model requires has no words here: the blocks that mean a prefix are told, as the
 //!   engines themselves tell them to the gateway.
 
+mod sessions;
 mod stand_in;
 mod subscription;
 mod told;
@@ -38,11 +40,15 @@ use super::watch::{Filter, Hub, Watcher};
 use crate::admin::Rpc;
 use crate::proto::smg::{KvEventBatch, SubscribeKvEventsRequest};
 use crate::proto::{sglang, tokenspeed, trtllm, vllm};
+use sessions::{Lease, Sessions};
 use subscription::Subscription;
 
 /// Answers `SubscribeKvEvents`, whichever engine's service it is asked of.
 #[derive(Clone, Debug)]
-struct KvEvents(Arc<Hub>);
+struct KvEvents {
+    hub: Arc<Hub>,
+    sessions: Sessions,
+}
 
 type Batches = Pin<Box<dyn Stream<Item = Result<KvEventBatch, Status>> + Send>>;
 
@@ -51,7 +57,7 @@ const WORKER: &str = "kvtap-worker";
 
 /// Adds the services under whose names the gateway asks.
 pub(super) fn add(routes: &mut RoutesBuilder, hub: Arc<Hub>) {
-    let events = KvEvents(hub);
+    let events = KvEvents { hub, sessions: Sessions::default() };
     routes
         .add_service(vllm::vllm_engine_server::VllmEngineServer::new(events.clone()))
         .add_service(sglang::sglang_scheduler_server::SglangSchedulerServer::new(events.clone()))
@@ -69,7 +75,7 @@ macro_rules! answers {
                 &self,
                 request: Request<SubscribeKvEventsRequest>,
             ) -> Result<Response<Batches>, Status> {
-                self.subscribe(&request).map(Response::new)
+                self.subscribe(request).await.map(Response::new)
             }
         }
     };
@@ -83,11 +89,15 @@ answers!(tokenspeed::token_speed_scheduler_server::TokenSpeedScheduler);
 // === impl KvEvents ===
 
 impl KvEvents {
-    fn subscribe(&self, request: &Request<SubscribeKvEventsRequest>) -> Result<Batches, Status> {
+    async fn subscribe(&self, request: Request<SubscribeKvEventsRequest>) -> Result<Batches, Status> {
         let begun = Instant::now();
-        let subscription = self.subscription(request);
+        // What is known of the caller is read before anything is waited for.
+        let subscription = match self.worker(&request) {
+            Ok(worker) => self.subscription(worker, request.get_ref().start_sequence_number).await,
+            Err(status) => Err(status),
+        };
         let code = subscription.as_ref().map_or_else(|status| code_name(status.code()), |_| "ok");
-        self.0.metrics.record(Rpc::SubscribeKvEvents, code, begun.elapsed());
+        self.hub.metrics.record(Rpc::SubscribeKvEvents, code, begun.elapsed());
         // The stream is asked for a batch when there is room for one: a subscriber that does not read waits there.
         let batches = stream::unfold(Some(subscription?), |subscription| async {
             let mut subscription = subscription?;
@@ -99,21 +109,26 @@ impl KvEvents {
         Ok(Box::pin(batches))
     }
 
-    fn subscription(&self, request: &Request<SubscribeKvEventsRequest>) -> Result<Subscription, Status> {
-        let worker = self.worker(request)?;
-        if request.get_ref().start_sequence_number != 0 {
-            return Err(Status::out_of_range(
-                "start_sequence_number: each stream has its own numbers; begin with 0, and everything that is held is told",
-            ));
+    async fn subscription(&self, worker: String, after: u64) -> Result<Lease, Status> {
+        let seat = self.hub.seat()?;
+        if after != 0 {
+            return self.sessions.go_on(&worker, after, seat).await.ok_or_else(|| {
+                Status::out_of_range(
+                    "start_sequence_number: what follows it is not known any more; begin with 0, and everything that is \
+                     held is told",
+                )
+            });
         }
-        let seat = self.0.seat()?;
-        let filter = Filter { model: String::new(), workers: vec![worker] };
-        Ok(Subscription::new(Watcher::new(Arc::clone(&self.0), seat, filter, &[])))
+        let most = self.hub.limits.watchers;
+        Ok(self.sessions.begin(&worker, most, |base| {
+            let filter = Filter { model: String::new(), workers: vec![worker.clone()] };
+            Subscription::new(Watcher::new(Arc::clone(&self.hub), seat, filter, &[]), base)
+        }))
     }
 
     /// Who is meant: whom the call names, else the only worker that there is, else whose name the caller has dialled.
     fn worker(&self, request: &Request<SubscribeKvEventsRequest>) -> Result<String, Status> {
-        let all = self.0.fleet.board.all();
+        let all = self.hub.fleet.board.all();
         let find = |name: &str| all.iter().find(|entry| entry.identity.is_called(name));
         if let Some(named) = request.metadata().get(WORKER) {
             let name = named.to_str().map_err(|_| Status::invalid_argument(format!("{WORKER}: is no text")))?;

@@ -1,8 +1,9 @@
-//! One subscriber: everything that is held, then what changes, in numbered batches.
+//! One subscriber: everything that is held, then what changes, in numbered batches, the last of which are kept.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use prost::Message;
 use tonic::Status;
 
 use super::stand_in;
@@ -14,7 +15,7 @@ use crate::proto::smg::{
     KvBlock, KvBlocksRemoved, KvBlocksStored, KvCacheCleared, KvCacheEvent, KvEventBatch, KvSnapshotChunk,
 };
 use crate::proto::v1::watch_response::What;
-use crate::serve::watch::Watcher;
+use crate::serve::watch::{Seat, Watcher};
 
 /// A subscription under way.
 #[derive(Debug)]
@@ -29,31 +30,64 @@ pub(super) struct Subscription {
     /// The numbers of the last batch and of the last event.
     sequence: u64,
     events: u64,
+    /// The last batches that were sent, and their bytes: they may be under way when a connection breaks.
+    sent: VecDeque<KvEventBatch>,
+    sent_bytes: usize,
+    /// What is sent again before anything else.
+    again: VecDeque<KvEventBatch>,
 }
 
 /// The most blocks that one batch tells: about 150 KiB.
 const MOST: usize = 4096;
+/// Bytes of batches that are kept after they were sent; the last one is kept whatever its size.
+const KEPT: usize = 1 << 20;
 
 // === impl Subscription ===
 
 impl Subscription {
-    pub(super) fn new(watcher: Watcher) -> Self {
+    /// A subscription whose first batch has the number after `base`.
+    pub(super) fn new(watcher: Watcher, base: u64) -> Self {
         Self {
             watcher,
             told: Told::default(),
             outbox: VecDeque::new(),
             beginning: None,
             has_begun: false,
-            sequence: 0,
+            sequence: base,
             events: 0,
+            sent: VecDeque::new(),
+            sent_bytes: 0,
+            again: VecDeque::new(),
         }
     }
 
-    /// The next batch; waits for it. After an error there is none.
+    /// Leaves its place to others, and waits to be gone on with.
+    pub(super) fn rest(&mut self) {
+        self.watcher.rest();
+    }
+
+    /// Goes on after the batch with the number `after`, in a place of its own. `false`: what follows it is kept no more,
+    /// or it was never sent.
+    pub(super) fn go_on(&mut self, after: u64, seat: Seat) -> bool {
+        let oldest = self.sequence - self.sent.len() as u64;
+        if !(oldest..=self.sequence).contains(&after) {
+            return false;
+        }
+        self.watcher.go_on(seat);
+        self.again = self.sent.iter().filter(|batch| batch.sequence_number > after).cloned().collect();
+        true
+    }
+
+    /// The next batch; waits for it. After an error there is none. Whoever stops waiting has lost nothing.
     pub(super) async fn next(&mut self) -> Result<KvEventBatch, Status> {
+        if let Some(batch) = self.again.pop_front() {
+            return Ok(batch);
+        }
         loop {
             if let Some(pieces) = self.outbox.pop_front() {
-                return Ok(self.batch(pieces));
+                let batch = self.batch(pieces);
+                self.keep(&batch);
+                return Ok(batch);
             }
             match self.watcher.next().await?.what {
                 Some(What::Event(event)) => {
@@ -87,6 +121,15 @@ impl Subscription {
             if status.state == State::Live { 0 } else { status.missed.max(1) }
         });
         missing.sum::<u64>().max(u64::from(self.told.is_partial()))
+    }
+
+    fn keep(&mut self, batch: &KvEventBatch) {
+        self.sent_bytes += batch.encoded_len();
+        self.sent.push_back(batch.clone());
+        while self.sent_bytes > KEPT && self.sent.len() > 1 {
+            let Some(oldest) = self.sent.pop_front() else { break };
+            self.sent_bytes -= oldest.encoded_len();
+        }
     }
 
     fn batch(&mut self, pieces: Vec<Piece>) -> KvEventBatch {

@@ -25,7 +25,7 @@ mod removals;
 mod service;
 mod watcher;
 
-pub(super) use hub::Hub;
+pub(super) use hub::{Hub, Seat};
 pub(super) use removals::Found;
 pub(super) use service::Watches;
 pub(super) use watcher::{Filter, Watcher};

@@ -45,11 +45,13 @@ pub(in crate::serve) struct Watcher {
     /// It was resumed: what it knows of a rank is not known here.
     resumed: bool,
     outbox: VecDeque<v1::WatchResponse>,
-    to_tell: VecDeque<Arc<Named>>,
+    /// Ranks that are to be told whole, and whether their names are new.
+    to_tell: VecDeque<(Arc<Named>, bool)>,
     snapshot: Option<encode::Snapshot>,
     is_synced: bool,
     news: watch::Receiver<u64>,
-    _seat: Seat,
+    /// While somebody watches.
+    _seat: Option<Seat>,
 }
 
 const OTHER_HISTORY: &str = "the cursor is of another server, or of one that had to begin anew";
@@ -81,7 +83,7 @@ impl Watcher {
         };
         let started = v1::WatchStarted { resumed: resumed.is_ok(), why: resumed.err().unwrap_or_default().to_owned() };
         let all = told.ranks.values().filter(|named| filter.takes(&named.identity)).cloned();
-        let to_tell = if resumed.is_ok() { VecDeque::new() } else { all.collect() };
+        let to_tell = if resumed.is_ok() { VecDeque::new() } else { all.map(|named| (named, true)).collect() };
         drop(told);
         hub.metrics.watch_began(resumed.is_ok());
         let cursor = resumed.unwrap_or(now);
@@ -96,11 +98,11 @@ impl Watcher {
             snapshot: None,
             is_synced: false,
             news,
-            _seat: seat,
+            _seat: Some(seat),
         }
     }
 
-    /// The next message; waits for it. After an error there is none.
+    /// The next message; waits for it. After an error there is none. Whoever stops waiting has lost nothing.
     pub(in crate::serve) async fn next(&mut self) -> Result<v1::WatchResponse, Status> {
         loop {
             if let Some(response) = self.outbox.pop_front() {
@@ -116,8 +118,9 @@ impl Watcher {
                     None => self.snapshot = None,
                 }
             }
-            if let Some(named) = self.to_tell.pop_front() {
-                self.tell_rank(&named, true).await;
+            if let Some((named, is_new)) = self.to_tell.front().cloned() {
+                self.tell_rank(&named, is_new).await;
+                self.to_tell.pop_front();
                 continue;
             }
             if !self.is_synced {
@@ -129,7 +132,7 @@ impl Watcher {
             match self.read()? {
                 Some(happening) => {
                     self.cursor.position += 1;
-                    self.happened(happening).await;
+                    self.happened(happening);
                 }
                 None => tokio::select! {
                     () = self.hub.stop.cancelled() => return Err(Status::unavailable("the server stops")),
@@ -137,6 +140,16 @@ impl Watcher {
                 },
             }
         }
+    }
+
+    /// Leaves its place to others, and waits to be gone on with.
+    pub(in crate::serve) fn rest(&mut self) {
+        self._seat = None;
+    }
+
+    /// Goes on, in a place of its own.
+    pub(in crate::serve) fn go_on(&mut self, seat: Seat) {
+        self._seat = Some(seat);
     }
 
     /// The ranks that are watched, as far as they are on the board.
@@ -162,11 +175,11 @@ impl Watcher {
         })
     }
 
-    async fn happened(&mut self, happening: Happening) {
+    fn happened(&mut self, happening: Happening) {
         match happening {
             Happening::Added(named) => {
                 if self.filter.takes(&named.identity) {
-                    self.tell_rank(&named, true).await;
+                    self.to_tell.push_back((named, true));
                 }
             }
             Happening::Changed(named, state, why) => {
@@ -197,7 +210,7 @@ impl Watcher {
                     return;
                 }
                 if delta.number != known + 1 {
-                    return self.tell_rank(&named, false).await;
+                    return self.to_tell.push_back((named, false));
                 }
                 self.known.insert(named.rank, delta.number);
                 for message in encode::delta(&named.key, &delta) {

@@ -168,7 +168,7 @@ fn same_bytes(delta: &Delta) -> Check {
         [_] => batch.add(delta),
         pieces => pieces.iter().for_each(|piece| batch.add_piece(piece)),
     }
-    let (number, continues) = (delta.number, delta.number % 2 == 0);
+    let (number, continues) = (delta.number, delta.number.is_multiple_of(2));
     let message = v1::RelayBatch { life: 9, deltas, number, continues };
     match batch.finish(number, continues) == message.encode_to_vec() {
         true => Ok(()),

@@ -13,12 +13,12 @@ use crate::tap::{Tap, envelope, options, stored};
 
 const SUBJECT: &str = "namespace.>";
 
-/// Publishes again and again until the rank has heard it: what comes between a connection that is made anew and the
-/// subscription on it is lost.
+/// Publishes again and again until the rank has heard it: what comes between a connection and the subscription on it is
+/// lost.
 async fn publish_until_heard(tap: &Tap, client: &async_nats::Client, payload: Bytes) {
-    let before = tap.status("plane/1", 0).messages;
-    let begun = Instant::now();
-    while tap.status("plane/1", 0).messages == before {
+    let messages = || tap.entry("plane/1", 0).map_or(0, |entry| entry.status().messages);
+    let (before, begun) = (messages(), Instant::now());
+    while messages() == before {
         assert!(begun.elapsed() < Duration::from_secs(60), "nobody hears it");
         publish(client, payload.clone()).await;
         sleep(Duration::from_millis(50)).await;
@@ -89,7 +89,7 @@ async fn more_messages_than_the_client_has_room_for_are_a_gap_that_shows() {
     narrow.connection.subscription = 1;
     let (tap, client) = (Tap::start(narrow), server.client().await);
     tap.until("plane", 0, "subscribed", |status| status.connected).await;
-    publish(&client, envelope(7, 0, &[stored(1, 0, 0..1)])).await;
+    publish_until_heard(&tap, &client, envelope(7, 0, &[stored(1, 0, 0..1)])).await;
     tap.live("plane/1", 0, 1).await;
     let mut sequence = 1;
     // As many as it takes: how quickly they are read is nobody's promise.

@@ -119,6 +119,7 @@ def measure(kvtap, arguments, folder):
         f"""grpc: {{ listen: ["127.0.0.1:0"] }}
 admin: {{ listen: "127.0.0.1:0" }}
 log: {{ level: debug }}
+limits: {{ blocks_per_rank: {2 * arguments.blocks} }}
 snapshot: {{ directory: {folder}/snapshots, interval: 5s }}
 feeds:
   - {{ worker: pod, model: {MODEL}, engine: vllm, endpoint: "{sockets[1]}", replay: "{sockets[2]}" }}

@@ -16,8 +16,8 @@ use super::seats::Seats;
 /// No run: the parent of a run that begins at block 0.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Blocks a run can have: its arrays are moved as they grow, and shrink, while readers wait. (Runs of any length were
-/// no faster to match by more than one in a hundred.)
+/// Blocks a run can have: its arrays are moved as they grow, and shrink, and readers wait for some of that. (Chains of
+/// thousands of blocks matched about a tenth faster in runs of up to 65,536.)
 pub(super) const MAX_RUN: usize = 1 << 11;
 
 /// Blocks between two prefix hashes that are kept. Between them they are rolled on, at a few nanoseconds a block.

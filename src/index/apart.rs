@@ -147,7 +147,7 @@ impl Apart<'_> {
         }
         let Rank { names, holds, ages, ordinary, .. } = &mut *self.rank;
         let moment = ages.push(spot.hold, spot.block, 1);
-        holds.put(spot.hold, spot.block, std::iter::once(block.engine), moment);
+        holds.put(spot, block.engine, moment);
         names.put(names.aim(block.engine), holds.position(spot), block.engine, holds.lines());
         *ordinary += 1;
         self.odd.stands(spot, block.engine);

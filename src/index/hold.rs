@@ -208,25 +208,20 @@ impl Holds {
         hold.fresh = hold.fresh.max(to);
     }
 
-    /// Gives blocks from `from` on ordinary names, which have none yet. `at` is their moment.
-    pub(super) fn put(&mut self, id: u32, from: u32, names: impl ExactSizeIterator<Item = EngineHash>, at: Moment) {
-        let count = names.len() as u32;
-        let to = from + count;
-        self.note(id, from, to, at);
+    /// Gives a block an ordinary name, which has none yet. `at` is its moment.
+    pub(super) fn put(&mut self, spot: Spot, name: EngineHash, at: Moment) {
+        let Spot { hold: id, block } = spot;
+        self.note(id, block, block + 1, at);
         let (hold, lines) = (&mut self.holds[id as usize], &mut self.lines);
-        let end = to.max(hold.len);
+        let end = hold.len.max(block + 1);
         hold.reach(id, end, lines);
-        if from != hold.len || hold.gaps.is_some() {
+        if block != hold.len || hold.gaps.is_some() {
             let gaps = hold.gaps();
             gaps.resize(end as usize / 64 + 1, 0);
-            for block in from as usize..to as usize {
-                gaps[block / 64] |= 1 << (block % 64);
-            }
+            gaps[block as usize / 64] |= 1 << (block % 64);
         }
-        for (block, name) in (from..to).zip(names) {
-            lines.set(hold.position(block), name);
-        }
-        hold.ordinary += count;
+        lines.set(hold.position(block), name);
+        hold.ordinary += 1;
         hold.len = end;
         hold.close_gaps();
     }

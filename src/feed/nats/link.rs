@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use async_nats::{Event, Message, ServerError, Subscriber};
+use async_nats::{Client, Event, Message, ServerError, Subscriber};
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -98,18 +98,27 @@ impl Listener {
 
     /// Says why it ended.
     async fn subscribe(&mut self, mut connection: Connection) -> String {
-        let mut subscriber = match connection.client.subscribe(self.options.pattern.filter()).await {
+        let client = connection.client.clone();
+        let mut subscriber = match client.subscribe(self.options.pattern.filter()).await {
             Ok(subscriber) => subscriber,
             Err(error) => return error.to_string(),
         };
+        let mut proof = None;
         loop {
             tokio::select! {
                 biased;
                 event = connection.events.recv() => match event {
                     Some(event) => match happened(event) {
+                        Happened::Item(Item::Up) => {
+                            self.backoff.reset();
+                            proof = match prove(&client, self.options.pattern.filter()).await {
+                                Ok(proof) => Some(proof),
+                                Err(why) => return why,
+                            };
+                        }
                         Happened::Item(item) => {
-                            if matches!(item, Item::Up) {
-                                self.backoff.reset();
+                            if matches!(item, Item::Down(_)) {
+                                proof = None;
                             }
                             self.tell(item).await;
                         }
@@ -118,8 +127,17 @@ impl Listener {
                     },
                     None => return "the client ended".to_owned(),
                 },
+                () = proven(&mut proof) => {
+                    proof = None;
+                    self.tell(Item::Up).await;
+                }
                 message = next(&mut subscriber) => match message {
-                    Some(message) => self.tell(Item::Message(Box::new(message), None)).await,
+                    Some(message) => {
+                        if proof.take().is_some() {
+                            self.tell(Item::Up).await;
+                        }
+                        self.tell(Item::Message(Box::new(message), None)).await;
+                    }
                     None => return "the subscription ended".to_owned(),
                 },
             }
@@ -140,6 +158,24 @@ impl Listener {
             let _ = self.told.send(Item::Down(ended)).await;
             sleep(self.backoff.wait()).await;
         }
+    }
+}
+
+/// Asks the server for a sign that it has read the subscription: until then a message passes us by, and who is told
+/// that we listen would believe that none was there. The client says `Connected` before it has written a word of it,
+/// and its `flush` waits for our side alone; the end of a second subscription waits for the server's `PONG`, and on
+/// the same subject it needs no permission besides.
+async fn prove(client: &Client, filter: String) -> Result<Subscriber, String> {
+    let mut second = client.subscribe(filter).await.map_err(|error| error.to_string())?;
+    second.drain().await.map_err(|error| error.to_string())?;
+    Ok(second)
+}
+
+/// Returns once the sign that was asked for is there.
+async fn proven(proof: &mut Option<Subscriber>) {
+    match proof {
+        Some(second) => while second.next().await.is_some() {},
+        None => std::future::pending().await,
     }
 }
 

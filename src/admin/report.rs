@@ -215,7 +215,7 @@ impl Fleet {
             since_unix_ms: status.since.duration_since(UNIX_EPOCH).map_or(0, millis),
             epoch: status.epoch,
             last_seq: status.last_sequence,
-            age_ms: status.last_heard.map(|heard| millis(heard.elapsed())),
+            age_ms: status.last_heard.max(entry.heard()).map(|heard| millis(heard.elapsed())),
             blocks: usage.blocks,
             tiers: TierBlocks::of(&usage.by_tier),
             block_size: usage.grid.map(|grid| grid.size()),

@@ -198,6 +198,11 @@ impl Keeper {
         self.due
     }
 
+    /// Whether something is being written whose outcome is to be told.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
     /// Writes that the numbers up to `epoch` are used and nothing of them is held any more.
     pub(super) async fn claim(&mut self, epoch: u64) {
         self.settle().await;

@@ -29,7 +29,8 @@ use crate::worker::Stamp;
 /// How often the status board hears of a feed whose state does not change.
 pub const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
-/// How often it hears of an idle one: heartbeats are signs of life too.
+/// How soon an idle feed tells what became of a snapshot. Nothing else of it changes by itself, and it sleeps: what is
+/// heard of its engine meanwhile is read off the queue.
 const PUBLISH_IDLE: Duration = Duration::from_secs(1);
 
 /// A busy runner yields after so many messages, or so many bytes of them.
@@ -206,12 +207,10 @@ impl<S: Source> Runner<S> {
                 None => {
                     self.publish();
                     self.busy = (0, 0);
-                    let kept = self.keeper.as_ref().map(Keeper::due);
-                    let due = self.clocks.next().into_iter().chain(kept);
-                    let wake = due.fold(self.published + PUBLISH_IDLE, Instant::min);
+                    let due = self.due();
                     tokio::select! {
                         event = self.source.next() => event,
-                        () = sleep_until(wake) => continue,
+                        () = until(due) => continue,
                         () = self.finish.cancelled() => continue,
                     }
                 }
@@ -223,6 +222,14 @@ impl<S: Source> Runner<S> {
             self.busy.0 += 1;
             self.rest_if_busy().await;
         }
+    }
+
+    /// When there is something to be done though nothing comes.
+    fn due(&self) -> Option<Instant> {
+        let keeper = self.keeper.as_ref();
+        let written = keeper.filter(|keeper| keeper.is_writing()).map(|_| self.published + PUBLISH_IDLE);
+        let told = self.told.filter(|_| self.untold).map(|told| told + TELL_EVERY);
+        [self.clocks.next(), keeper.map(Keeper::due), written, told].into_iter().flatten().min()
     }
 
     async fn take(&mut self, event: Event) -> Result<(), IndexError> {
@@ -486,6 +493,14 @@ impl Clocks {
     fn next(&self) -> Option<Instant> {
         let ask = self.ask.map(|(due, _)| due);
         [self.grace, self.recovery, self.rebuild, ask].into_iter().flatten().min()
+    }
+}
+
+/// Until then; for ever where nothing is due.
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The status board: what each feed is doing, written by feeds, read by whoever answers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use dashmap::DashMap;
@@ -41,7 +41,7 @@ pub struct Status {
     pub epoch: u64,
     /// The last applied sequence number of this epoch.
     pub last_sequence: Option<u64>,
-    /// When a message (or a heartbeat) last came.
+    /// When a message last came, as far as the feed has told; [`Entry::heard`] knows of heartbeats too.
     pub last_heard: Option<Instant>,
     /// Whether the socket is connected now.
     pub connected: bool,
@@ -96,6 +96,7 @@ pub struct Entry {
     /// What of it waits for its parent.
     pub orphans: WaitingRoom,
     status: Mutex<Status>,
+    written: OnceLock<Box<[u8]>>,
 }
 
 /// Every feed there is.
@@ -162,7 +163,17 @@ impl Entry {
         engine: &'static str,
     ) -> Self {
         let (queue, orphans) = (None, WaitingRoom::default());
-        Self { rank, identity, endpoint, replay, engine, queue, orphans, status: Mutex::default() }
+        Self {
+            rank,
+            identity,
+            endpoint,
+            replay,
+            engine,
+            queue,
+            orphans,
+            status: Mutex::default(),
+            written: OnceLock::new(),
+        }
     }
 
     /// The same feed, whose messages wait in the queue that `gauge` looks at.
@@ -177,9 +188,19 @@ impl Entry {
         Self { orphans, ..self }
     }
 
+    /// The identity as answers have it: written once, by whoever answers first.
+    pub fn written(&self, write: impl FnOnce(&Identity) -> Box<[u8]>) -> &[u8] {
+        self.written.get_or_init(|| write(&self.identity))
+    }
+
     /// What waits between its socket and the index; `None`: it has no queue.
     pub fn waiting(&self) -> Option<Waiting> {
         self.queue.as_ref().map(QueueGauge::read)
+    }
+
+    /// When anything last came from its publisher, be it a heartbeat; `None`: never, or it has no queue.
+    pub fn heard(&self) -> Option<Instant> {
+        self.queue.as_ref().and_then(QueueGauge::last_heard).map(tokio::time::Instant::into_std)
     }
 
     /// The status, locked: hold it for the moment of a read or an update only.

@@ -1,5 +1,7 @@
 //! The runner with a scripted source, real payloads, a real normalizer and a real index. Time is paused.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -17,6 +19,8 @@ use crate::worker::Identity;
 struct Script {
     events: mpsc::UnboundedReceiver<Event>,
     asked: mpsc::UnboundedSender<u64>,
+    /// How often the runner has looked at it on its own.
+    looks: Arc<AtomicUsize>,
 }
 
 impl Source for Script {
@@ -31,6 +35,7 @@ impl Source for Script {
     fn stop_asking(&mut self) {}
 
     fn heard(&self) -> Option<Instant> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         None
     }
 }
@@ -103,7 +108,7 @@ fn idle(
     let entry = Arc::new(Entry::new(writer.rank(), identity, "tcp://live".to_owned(), replay, "auto"));
     let (events, script) = mpsc::unbounded_channel();
     let (asks, asked) = mpsc::unbounded_channel();
-    let source = Script { events: script, asked: asks };
+    let source = Script { events: script, asked: asks, looks: Arc::default() };
     let normalizer = Normalizer::new(writer, normalize::Options::default());
     let runner =
         Runner::new(source, normalizer, Arc::clone(&entry), Dialect::Auto, Timing::default(), Limits::default());
@@ -358,4 +363,17 @@ async fn a_flood_keeps_nobody_from_running_and_can_be_stopped() {
         assert_eq!(stand.runner.await.expect("the runner"), Ended::Cancelled);
         assert!(stand.entry.status().messages < FLOOD);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_feed_of_which_nothing_is_heard_sleeps() {
+    let (runner, _index, entry, events, _asked) = idle(false);
+    let looks = Arc::clone(&runner.source.looks);
+    let _runner = tokio::spawn(runner.run(CancellationToken::new()));
+    events.send(Event::Link(LinkEvent::Connected)).expect("the runner lives");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(entry.status().connected);
+    let before = looks.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(86_400)).await;
+    assert_eq!(looks.load(Ordering::Relaxed), before);
 }

@@ -6,7 +6,9 @@
 //! So a queue that nobody reads never grows beyond its bounds, whatever peers do.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -98,6 +100,9 @@ struct Shared {
     limits: QueueLimits,
     state: Mutex<State>,
     changed: Notify,
+    made: Instant,
+    /// When something last came, in nanoseconds after it was made and one more; 0: never. Whoever answers reads it for every rank.
+    heard: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -109,14 +114,14 @@ struct State {
     listening: Option<Endpoint>,
     unreachable: Option<Fault>,
     unnumbered: bool,
-    heard: Option<Instant>,
     /// The link's task has ended: nothing more will come.
     ended: bool,
 }
 
 /// A queue; dropping its reader's end drops `link`.
 pub(in crate::feed) fn queue(limits: QueueLimits, link: DropGuard) -> (QueueSender, QueueReceiver) {
-    let shared = Arc::new(Shared { limits, state: Mutex::default(), changed: Notify::new() });
+    let (state, changed, made, heard) = (Mutex::default(), Notify::new(), Instant::now(), AtomicU64::new(0));
+    let shared = Arc::new(Shared { limits, state, changed, made, heard });
     (QueueSender(Arc::clone(&shared)), QueueReceiver { shared, _link: link })
 }
 
@@ -194,7 +199,8 @@ impl QueueSender {
 
     /// Something came at `instant`, be it a heartbeat.
     pub(in crate::feed) fn heard(&self, instant: Instant) {
-        self.0.lock().heard = Some(instant);
+        let after = instant.saturating_duration_since(self.0.made).as_nanos();
+        self.0.heard.store(u64::try_from(after).unwrap_or(u64::MAX).saturating_add(1), Ordering::Relaxed);
     }
 
     /// Nothing more will come.
@@ -261,7 +267,7 @@ impl QueueReceiver {
 
     /// When anything last came from a publisher, be it a heartbeat.
     pub fn last_heard(&self) -> Option<Instant> {
-        self.shared.lock().heard
+        self.shared.heard()
     }
 }
 
@@ -273,6 +279,11 @@ impl QueueGauge {
         let state = self.0.lock();
         Waiting { messages: state.messages, bytes: state.bytes, limits: self.0.limits }
     }
+
+    /// When anything last came from a publisher, be it a heartbeat.
+    pub fn last_heard(&self) -> Option<Instant> {
+        self.0.heard()
+    }
 }
 
 // === impl Shared ===
@@ -280,6 +291,11 @@ impl QueueGauge {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heard(&self) -> Option<Instant> {
+        let after = self.heard.load(Ordering::Relaxed).checked_sub(1)?;
+        self.made.checked_add(Duration::from_nanos(after))
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -386,6 +402,20 @@ mod tests {
         sender.message(frames(b"5"));
         assert_eq!(drain(&mut receiver), ["message 49", "lost 2", "message 52", "lost 1"]);
         assert_eq!((receiver.len(), receiver.bytes()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_looks_from_outside_sees_when_something_was_heard() {
+        let (sender, receiver) = small(1, usize::MAX);
+        let gauge = receiver.gauge();
+        assert_eq!(gauge.last_heard(), None);
+        for _ in 0..2 {
+            sender.heard(Instant::now());
+            assert_eq!(gauge.last_heard().map(|heard| heard.elapsed().as_millis()), Some(0));
+            tokio::time::advance(Duration::from_secs(5)).await;
+            assert_eq!(gauge.last_heard(), receiver.last_heard());
+            assert_eq!(gauge.last_heard().map(|heard| heard.elapsed().as_secs()), Some(5));
+        }
     }
 
     #[test]

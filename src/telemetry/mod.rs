@@ -44,6 +44,9 @@ const ANNOUNCEMENTS: &str = "kvtap::announce";
 
 static JSON: AtomicBool = AtomicBool::new(false);
 
+/// Whether spans go anywhere.
+static TRACED: AtomicBool = AtomicBool::new(false);
+
 /// Starts logging for this process, from `level` (`error` to `trace`) on, and sends spans to `traces`, where there are
 /// any. A second call changes nothing but what it returns, which then controls nothing.
 pub fn start(level: &str, json: bool, traces: Option<&Traces>) -> Telemetry {
@@ -64,7 +67,11 @@ pub fn start(level: &str, json: bool, traces: Option<&Traces>) -> Telemetry {
         .with(lines.with_filter(filter))
         .with(recent.clone().with_filter(worth_keeping));
     // Only tests start logging twice in a process, and they may.
-    if subscriber.try_init().is_ok() && json {
+    let started = subscriber.try_init().is_ok();
+    if started {
+        TRACED.store(traces.is_some(), Ordering::Relaxed);
+    }
+    if started && json {
         JSON.store(true, Ordering::Relaxed);
         std::panic::set_hook(Box::new(|panic| {
             // What a panic says is text of this program: payloads with outside bytes do not exist.

@@ -5,15 +5,16 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::time::Instant;
 
 use bytes::BufMut;
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint};
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::{Status, codec};
 
 use super::matching::{Answer, NOBODY, RankAnswer, Who};
-use super::response::{feed_state, match_response};
+use super::response::{feed_state, match_response, nobody, worker_rank_of};
 use crate::admin::report::{TierBlocks, millis};
 use crate::block::Grid;
 use crate::proto::codec::Bounded;
@@ -83,7 +84,7 @@ impl<A: Written> Encoder for AnswerEncoder<A> {
     type Error = Status;
 
     fn encode(&mut self, answer: A, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        let mut written = SCRATCH.with_borrow_mut(|[written, _]| std::mem::take(written));
+        let mut written = scratch(0);
         answer.write(&mut written);
         out.put_slice(&written);
         keep(0, written);
@@ -93,6 +94,10 @@ impl<A: Written> Encoder for AnswerEncoder<A> {
     fn buffer_settings(&self) -> codec::BufferSettings {
         codec::BufferSettings::default()
     }
+}
+
+fn scratch(place: usize) -> Vec<u8> {
+    SCRATCH.with_borrow_mut(|all| all.get_mut(place).map(std::mem::take)).unwrap_or_default()
 }
 
 fn keep(place: usize, mut scratch: Vec<u8>) {
@@ -112,18 +117,15 @@ impl Written for Answered {
     fn write(&self, out: &mut Vec<u8>) {
         text(1, &self.model, out);
         for (of, blocks) in &self.answer.grids {
-            let mut used = Short::new();
-            grid(1, *of, &mut used);
-            number(2, *blocks, &mut used);
+            let mut used = Numbers::new();
+            used.grid(1, *of);
+            used.number(2, *blocks);
             message(2, used.bytes(), out);
         }
-        let mut written = SCRATCH.with_borrow_mut(|[_, written]| std::mem::take(written));
+        let now = Instant::now();
         for rank in &self.answer.ranks {
-            written.clear();
-            self.rank(rank, &mut written);
-            message(3, &written, out);
+            self.rank(rank, now, out);
         }
-        keep(1, written);
     }
 }
 
@@ -133,66 +135,71 @@ impl Answered {
         match_response(&self.model, self.answer)
     }
 
-    fn rank(&self, rank: &RankAnswer, out: &mut Vec<u8>) {
+    /// One match. All of its length is known before anything of it is copied.
+    fn rank(&self, rank: &RankAnswer, now: Instant, out: &mut Vec<u8>) {
         let held = &rank.held;
-        self.who(&rank.who, out);
-        number(2, held.blocks.into(), out);
-        number(3, rank.tokens(held.blocks), out);
-        number(4, held.device.into(), out);
-        tiers(5, TierBlocks::of(&held.tiers), out);
+        let unknown;
+        let who = match &rank.who {
+            Who::Rank(entry) => entry.written(|identity| who(&worker_rank_of(identity))),
+            Who::Nobody(name) => {
+                unknown = who(&nobody(&self.model, name.clone()));
+                &unknown
+            }
+        };
         let (state, why) = match &rank.feed {
             None => (v1::FeedState::Unspecified, NOBODY),
             Some(feed) => (feed_state(feed.state), &*feed.why),
         };
-        number(6, state as u64, out);
-        text(7, why, out);
-        number(8, held.stamp.epoch, out);
-        present(9, held.stamp.sequence, out);
+        let mut first = Numbers::new();
+        first.number(2, held.blocks.into());
+        first.number(3, rank.tokens(held.blocks));
+        first.number(4, held.device.into());
+        first.tiers(5, TierBlocks::of(&held.tiers));
+        first.number(6, state as u64);
+        let mut last = Numbers::new();
+        last.number(8, held.stamp.epoch);
+        last.present(9, held.stamp.sequence);
         let heard = rank.feed.as_ref().and_then(|feed| feed.last_heard);
-        present(10, heard.map(|heard| millis(heard.elapsed())), out);
-        number(11, held.held, out);
-        number(12, held.partial.into(), out);
-        number(13, held.cut_by_unknown_group.into(), out);
+        last.present(10, heard.map(|heard| millis(now.saturating_duration_since(heard))));
+        last.number(11, held.held);
+        last.number(12, held.partial.into());
+        last.number(13, held.cut_by_unknown_group.into());
         if let Some(of) = rank.grid {
-            grid(14, of, out);
+            last.grid(14, of);
         }
-        number(15, rank.asked, out);
-        tiers(16, TierBlocks::leading(&held.lead), out);
-        tiers(17, TierBlocks::within(&held.within, held.blocks), out);
+        last.number(15, rank.asked);
+        last.tiers(16, TierBlocks::leading(&held.lead));
+        last.tiers(17, TierBlocks::within(&held.within, held.blocks));
+        let because = if why.is_empty() { 0 } else { 1 + encoded_len_varint(why.len() as u64) + why.len() };
+        let length = who.len() + first.used + because + last.used;
+        encode_key(3, WireType::LengthDelimited, out);
+        encode_varint(length as u64, out);
+        out.reserve(length);
+        out.extend_from_slice(who);
+        out.extend_from_slice(first.bytes());
+        text(7, why, out);
+        out.extend_from_slice(last.bytes());
     }
+}
 
-    fn who(&self, who: &Who, out: &mut Vec<u8>) {
-        let nothing: &[String] = &[];
-        let (worker, address, aliases, model, rank) = match who {
-            Who::Nobody(name) => (name.as_str(), "", nothing, self.model.as_str(), 0),
-            Who::Rank(entry) => {
-                let of = &entry.identity;
-                (&*of.worker, &*of.address, &*of.aliases, &*of.model, of.rank)
-            }
-        };
-        let texts = [worker, address, model].into_iter().filter(|text| !text.is_empty());
-        let texts: usize = texts.chain(aliases.iter().map(String::as_str)).map(|text| 1 + sized(text.len())).sum();
-        let rank_size = if rank == 0 { 0 } else { 1 + prost::encoding::encoded_len_varint(rank.into()) };
-        encode_key(1, WireType::LengthDelimited, out);
-        encode_varint((texts + rank_size) as u64, out);
-        text(1, worker, out);
-        text(2, address, out);
-        for alias in aliases {
-            bytes(3, alias.as_bytes(), out);
-        }
-        text(4, model, out);
-        number(5, rank.into(), out);
-    }
+/// What a rank is called, as the field of a match: the same for as long as it is there.
+fn who(of: &v1::WorkerRank) -> Box<[u8]> {
+    let mut out = Vec::new();
+    message(1, &of.encode_to_vec(), &mut out);
+    out.into()
 }
 
 impl Written for StreamAnswered {
     fn write(&self, out: &mut Vec<u8>) {
-        number(1, self.id, out);
+        let mut id = Numbers::new();
+        id.number(1, self.id);
+        out.extend_from_slice(id.bytes());
         match &self.result {
             Ok(answered) => {
-                let mut inner = Vec::with_capacity(128 * (1 + answered.answer.ranks.len()));
+                let mut inner = scratch(1);
                 answered.write(&mut inner);
                 message(2, &inner, out);
+                keep(1, inner);
             }
             Err(failure) => message(3, &failure.encode_to_vec(), out),
         }
@@ -201,26 +208,32 @@ impl Written for StreamAnswered {
 
 // === fields ===
 
-/// A message of a few numbers.
-struct Short {
-    bytes: [u8; 64],
+/// Fields that are numbers, and messages of such. What is written here is as long as a match may make it, so that no
+/// byte has to ask whether there is room for it in a vector.
+struct Numbers {
+    bytes: [u8; 256],
     used: usize,
 }
 
-impl Short {
+impl Numbers {
     const fn new() -> Self {
-        Self { bytes: [0; 64], used: 0 }
+        Self { bytes: [0; 256], used: 0 }
     }
 
     fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.used).unwrap_or_default()
     }
-}
 
-/// What numbers are written to.
-trait Out {
-    fn byte(&mut self, byte: u8);
+    /// The longest part of a match is three messages of five numbers, six more numbers and two flags: it fits.
+    #[inline]
+    fn byte(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(self.used) {
+            *place = byte;
+            self.used += 1;
+        }
+    }
 
+    #[inline]
     fn varint(&mut self, mut value: u64) {
         while value > 0x7f {
             self.byte(value as u8 | 0x80);
@@ -228,78 +241,57 @@ trait Out {
         }
         self.byte(value as u8);
     }
-}
 
-impl Out for Vec<u8> {
-    fn byte(&mut self, byte: u8) {
-        self.push(byte);
-    }
-}
-
-impl Out for Short {
-    fn byte(&mut self, byte: u8) {
-        // Five numbers of up to ten bytes and their keys fit.
-        if let Some(place) = self.bytes.get_mut(self.used) {
-            *place = byte;
-            self.used += 1;
+    #[inline]
+    fn number(&mut self, field: u64, value: u64) {
+        if value != 0 {
+            self.present(field, Some(value));
         }
     }
-}
 
-fn number(field: u64, value: u64, out: &mut impl Out) {
-    if value != 0 {
-        present(field, Some(value), out);
+    #[inline]
+    fn present(&mut self, field: u64, value: Option<u64>) {
+        if let Some(value) = value {
+            self.varint(field << 3);
+            self.varint(value);
+        }
     }
-}
 
-fn present(field: u64, value: Option<u64>, out: &mut impl Out) {
-    if let Some(value) = value {
-        out.varint(field << 3);
-        out.varint(value);
+    fn grid(&mut self, field: u64, grid: Grid) {
+        self.inner(field, [(1, grid.size().into()), (2, grid.lookahead.into())]);
+    }
+
+    fn tiers(&mut self, field: u64, blocks: TierBlocks) {
+        let TierBlocks { device, host, disk, external, other } = blocks;
+        self.inner(field, [(1, device), (2, host), (3, disk), (4, external), (5, other)]);
+    }
+
+    /// A message of up to five numbers, whose length takes one byte.
+    #[inline]
+    fn inner<const N: usize>(&mut self, field: u64, numbers: [(u64, u64); N]) {
+        self.varint(field << 3 | 2);
+        let length = self.used;
+        self.byte(0);
+        for (field, value) in numbers {
+            self.number(field, value);
+        }
+        let written = self.used.saturating_sub(length + 1);
+        if let Some(place) = self.bytes.get_mut(length) {
+            *place = written as u8;
+        }
     }
 }
 
 fn text(field: u32, text: &str, out: &mut Vec<u8>) {
     if !text.is_empty() {
-        bytes(field, text.as_bytes(), out);
+        message(field, text.as_bytes(), out);
     }
-}
-
-fn bytes(field: u32, bytes: &[u8], out: &mut Vec<u8>) {
-    message(field, bytes, out);
 }
 
 fn message(field: u32, message: &[u8], out: &mut Vec<u8>) {
     encode_key(field, WireType::LengthDelimited, out);
     encode_varint(message.len() as u64, out);
     out.extend_from_slice(message);
-}
-
-/// So many bytes and their length.
-fn sized(bytes: usize) -> usize {
-    prost::encoding::encoded_len_varint(bytes as u64) + bytes
-}
-
-fn grid(field: u64, grid: Grid, out: &mut impl Out) {
-    let mut inner = Short::new();
-    number(1, grid.size().into(), &mut inner);
-    number(2, grid.lookahead.into(), &mut inner);
-    short(field, &inner, out);
-}
-
-fn tiers(field: u64, blocks: TierBlocks, out: &mut impl Out) {
-    let TierBlocks { device, host, disk, external, other } = blocks;
-    let mut inner = Short::new();
-    for (field, value) in [(1, device), (2, host), (3, disk), (4, external), (5, other)] {
-        number(field, value, &mut inner);
-    }
-    short(field, &inner, out);
-}
-
-fn short(field: u64, inner: &Short, out: &mut impl Out) {
-    out.varint(field << 3 | 2);
-    out.varint(inner.used as u64);
-    inner.bytes().iter().for_each(|byte| out.byte(*byte));
 }
 
 #[cfg(test)]
@@ -345,7 +337,7 @@ mod tests {
                 partial: rng.bool(),
                 cut_by_unknown_group: rng.bool(),
             };
-            let feed = Feed { state: State::Incomplete, why: short, last_heard: None };
+            let feed = Feed { state: State::Incomplete, why: short.into(), last_heard: None };
             let nobody = rng.u8(..4) == 0;
             RankAnswer {
                 who: if nobody { Who::Nobody(long) } else { Who::Rank(entry) },

@@ -1,10 +1,10 @@
 //! One connection, from its first byte to its last.
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::rt::{Read, Write};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::time::{sleep, timeout};
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::gate::{Gate, Passage};
 use super::limits::Limits;
+use super::outbox::outbox;
 use super::tls::Tls;
 use crate::net::{Bounds, Ending, Sight, Slot, Stream, Watched};
 
@@ -43,6 +44,8 @@ const GOODBYE: Duration = Duration::from_secs(1);
 const RESETS: usize = 64;
 /// The largest head of a request, in bytes.
 const HEADERS: u32 = 16 << 10;
+/// The largest frame that is taken, in bytes: a prompt of usual length comes in one, which is read at once.
+const FRAME: u32 = 64 << 10;
 /// What may be under way to this side unread, in bytes: per stream, and per connection.
 const WINDOWS: (u32, u32) = (1 << 20, 2 << 20);
 
@@ -63,6 +66,7 @@ impl Serving {
             .max_concurrent_streams(limits.streams)
             .max_pending_accept_reset_streams(RESETS)
             .max_header_list_size(HEADERS)
+            .max_frame_size(FRAME)
             .initial_stream_window_size(WINDOWS.0)
             .initial_connection_window_size(WINDOWS.1);
         Self { gate: Arc::new(gate), http, tls, bounds: limits.connections, stop }
@@ -88,13 +92,14 @@ impl Serving {
 
     async fn speak(&self, stream: impl Stream, slot: Slot) {
         let (stream, sight) = Watched::new(stream, self.bounds.stall);
-        self.watch(TokioIo::new(stream), &sight, Arc::new(slot)).await;
+        self.watch(stream, &sight, Arc::new(slot)).await;
     }
 
     /// Lets HTTP/2 be spoken, and ends it where nothing comes of it.
-    async fn watch(&self, io: impl Read + Write + Unpin, sight: &Sight, slot: Arc<Slot>) {
+    async fn watch(&self, stream: impl Stream, sight: &Sight, slot: Arc<Slot>) {
+        let (writing, mut outbox) = outbox(stream);
         let passage = Passage::new(Arc::clone(&self.gate), Arc::clone(&slot));
-        let mut connection = pin!(self.http.serve_connection(io, passage));
+        let mut connection = pin!(self.http.serve_connection(TokioIo::new(writing), passage));
         let mut begun = pin!(sleep(self.bounds.handshake));
         let mut idle = pin!(sleep(self.bounds.idle));
         let mut goodbye = pin!(sleep(Duration::MAX));
@@ -102,7 +107,7 @@ impl Serving {
         loop {
             tokio::select! {
                 // Whatever came of it, it is over.
-                _ = &mut connection => {
+                () = poll_fn(|cx| outbox.poll(cx, connection.as_mut(), || slot.idle_for().is_none())) => {
                     if sight.has_stalled() {
                         slot.closed(Ending::Stalled);
                     }

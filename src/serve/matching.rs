@@ -53,8 +53,8 @@ pub(super) enum Who {
 pub(super) struct Feed {
     /// The state.
     pub(super) state: State,
-    /// Why.
-    pub(super) why: String,
+    /// Why. Most feeds of an answer share it.
+    pub(super) why: Arc<str>,
     /// When it was last heard.
     pub(super) last_heard: Option<Instant>,
 }
@@ -84,43 +84,51 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
     let everybody = asked.filtered || query.min_blocks == 0;
     let candidates: Option<Vec<RankId>> = everybody.then(|| asked.entries.iter().map(|entry| entry.rank).collect());
 
-    let mut found: Vec<(RankMatch, usize)> = Vec::new();
+    // On each grid.
+    let mut found: Vec<Vec<RankMatch>> = Vec::with_capacity(grids.len());
     let mut used = Vec::with_capacity(grids.len());
     let mut contents = Vec::new();
-    let mut out = Vec::new();
-    for (i, grid) in grids.iter().enumerate() {
+    for grid in &grids {
         // A prompt is hashed once for each grid: that is what takes time, and where giving up saves some.
         if query.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(QueryError::Deadline);
         }
         let chain = query.prompt.on(*grid, &mut contents);
         used.push((*grid, len(chain) as u64));
+        let mut out = Vec::new();
         fleet.index.match_chain(query.model, *grid, chain, candidates.as_deref(), &mut out);
-        found.extend(out.drain(..).map(|held| (held, i)));
+        found.push(out);
     }
-    // A candidate comes back from every grid; what it holds is on its own.
-    found.sort_unstable_by_key(|(held, _)| (held.rank, Reverse(held.blocks), !held.cut_by_unknown_group));
-    found.dedup_by_key(|(held, _)| held.rank);
+    // A candidate comes back from every grid; what it holds is on its own. Places are sorted: a match is large.
+    let mut places = Vec::with_capacity(found.iter().map(Vec::len).sum());
+    for (i, on_grid) in found.iter().enumerate() {
+        let order = |held: &RankMatch| (held.rank, Reverse(held.blocks), !held.cut_by_unknown_group);
+        places.extend(on_grid.iter().enumerate().map(|(place, held)| (order(held), i, place)));
+    }
+    places.sort_unstable();
+    places.dedup_by_key(|((rank, ..), ..)| *rank);
 
     let mut ranks = Vec::with_capacity(asked.entries.len());
+    let mut why = Arc::from("");
     for (entry, live) in asked.entries.into_iter().zip(live) {
-        let place = found.binary_search_by_key(&entry.rank, |(held, _)| held.rank);
-        let hit = place.ok().and_then(|place| found.get(place)).copied();
+        let place = places.binary_search_by_key(&entry.rank, |((rank, ..), ..)| *rank);
+        let place = place.ok().and_then(|place| places.get(place));
+        let hit = place.and_then(|(_, i, place)| Some((found.get(*i)?.get(*place)?, *i)));
         let matched = hit.map_or(0, |(held, _)| held.blocks);
         if matched < query.min_blocks && query.workers.is_empty() {
             continue;
         }
         let (held, grid) = match hit {
-            Some((held, i)) if held.blocks > 0 => (held, used.get(i).map(|(grid, _)| *grid)),
+            Some((held, i)) if held.blocks > 0 => (*held, used.get(i).map(|(grid, _)| *grid)),
             // On which grid a rank holds nothing, only the rank knows.
             _ => {
                 let usage = fleet.index.usage(entry.rank).unwrap_or_default();
                 let cut = hit.filter(|(held, _)| held.cut_by_unknown_group);
-                (cut.map_or_else(|| nothing(entry.rank, &usage), |(held, _)| held), usage.grid)
+                (cut.map_or_else(|| nothing(entry.rank, &usage), |(held, _)| *held), usage.grid)
             }
         };
         let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);
-        let feed = Feed::of(&entry, live);
+        let feed = Feed::of(&entry, live, &mut why);
         let wanted = query.states.is_none_or(|states| states & 1 << feed_state(feed.state) as u32 != 0);
         // Whoever was asked for by name comes back, with its state and nothing held.
         let (held, asked) = match (wanted, query.workers.is_empty()) {
@@ -132,9 +140,19 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
         ranks.push(RankAnswer { who: Who::Rank(entry), grid, asked, held, feed });
     }
     ranks.extend(asked.nobody.into_iter().map(RankAnswer::nobody));
-    ranks.sort_by(|a, b| a.order().cmp(&b.order()));
-    ranks.truncate(query.top_k);
-    Ok(Answer { grids: used, ranks })
+    Ok(Answer { grids: used, ranks: deepest_first(ranks, query.top_k) })
+}
+
+/// The first `most` in order.
+fn deepest_first(ranks: Vec<RankAnswer>, most: usize) -> Vec<RankAnswer> {
+    // Keys and places are sorted, since a rank's answer is large; and names are looked at where all else is equal.
+    let mut order: Vec<_> = ranks.iter().enumerate().map(|(place, rank)| (rank.depth(), rank.name(), place)).collect();
+    order.sort_unstable();
+    let order: Vec<usize> = order.iter().take(most).map(|(.., place)| *place).collect();
+    let mut ranks: Vec<_> = ranks.into_iter().map(Some).collect();
+    let mut sorted = Vec::with_capacity(order.len());
+    sorted.extend(order.into_iter().filter_map(|place| ranks.get_mut(place)?.take()));
+    sorted
 }
 
 /// The grids to answer on, ascending.
@@ -241,27 +259,36 @@ impl RankAnswer {
         u64::from(blocks) * self.grid.map_or(0, |grid| u64::from(grid.size()))
     }
 
-    /// Deepest first, in tokens because grids differ; then most on device; then by name.
-    fn order(&self) -> (Reverse<u64>, Reverse<u64>, &str, u32) {
-        let (worker, rank) = match &self.who {
+    /// Deepest first, in tokens because grids differ; then most on device.
+    fn depth(&self) -> (Reverse<u64>, Reverse<u64>) {
+        (Reverse(self.tokens(self.held.blocks)), Reverse(self.tokens(self.held.device)))
+    }
+
+    /// Then by name.
+    fn name(&self) -> (&str, u32) {
+        match &self.who {
             Who::Rank(entry) => (&*entry.identity.worker, entry.identity.rank),
             Who::Nobody(name) => (name.as_str(), 0),
-        };
-        (Reverse(self.tokens(self.held.blocks)), Reverse(self.tokens(self.held.device)), worker, rank)
+        }
     }
 }
 
 // === impl Feed ===
 
 impl Feed {
-    /// Where the feed stands after a match, for which it was `live` before.
-    fn of(entry: &Entry, live: Option<SystemTime>) -> Self {
+    /// Where the feed stands after a match, for which it was `live` before. `last` is why the one before it stands
+    /// where it does: it is the same sentence most of the time.
+    fn of(entry: &Entry, live: Option<SystemTime>, last: &mut Arc<str>) -> Self {
         let status = entry.status();
+        let last_heard = status.last_heard.max(entry.heard());
         if status.state == State::Live && live != Some(status.since) {
             // What was matched may be of the time before.
-            return Self { state: State::Replaying, why: BECAME_LIVE.to_owned(), last_heard: status.last_heard };
+            return Self { state: State::Replaying, why: BECAME_LIVE.into(), last_heard };
         }
-        Self { state: status.state, why: status.why.clone(), last_heard: status.last_heard }
+        if **last != *status.why {
+            *last = status.why.as_str().into();
+        }
+        Self { state: status.state, why: Arc::clone(last), last_heard }
     }
 }
 

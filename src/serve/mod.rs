@@ -41,6 +41,7 @@ mod kv_events;
 mod limits;
 pub mod listen;
 mod matching;
+mod outbox;
 mod paced;
 mod pod_scores;
 mod query;

@@ -23,7 +23,7 @@ pub(super) fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
     let matched_tokens = answer.tokens(answer.held.blocks);
     let (state, why, heard) = match answer.feed {
         None => (v1::FeedState::Unspecified, NOBODY.to_owned(), None),
-        Some(feed) => (feed_state(feed.state), feed.why, feed.last_heard),
+        Some(feed) => (feed_state(feed.state), feed.why.to_string(), feed.last_heard),
     };
     let held = answer.held;
     v1::RankMatch {
@@ -49,9 +49,14 @@ pub(super) fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
 
 fn worker_rank(model: &str, who: Who) -> v1::WorkerRank {
     match who {
-        Who::Nobody(worker) => v1::WorkerRank { worker, model: model.to_owned(), ..v1::WorkerRank::default() },
+        Who::Nobody(name) => nobody(model, name),
         Who::Rank(entry) => worker_rank_of(&entry.identity),
     }
+}
+
+/// A name that nobody of this model has.
+pub(super) fn nobody(model: &str, worker: String) -> v1::WorkerRank {
+    v1::WorkerRank { worker, model: model.to_owned(), ..v1::WorkerRank::default() }
 }
 
 /// What a rank is called.

@@ -1,0 +1,244 @@
+//! What a connection says, put together until nobody has anything to add.
+//!
+//! HTTP/2 writes each answer in two pieces, since its trailers come after its data, and every piece would be a system
+//! call, a packet and a wake-up at the other end. So pieces are kept until the connection's task has been polled, and,
+//! where more requests are under way, until the others that are ready have had their turn. Then all goes at once.
+//!
+//! ```text
+//! HTTP/2 --Writing--> pieces --Outbox::poll--> stream
+//!        <--Writing-------------------------- stream
+//! ```
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The end that speaks: its writes are kept.
+#[derive(Debug)]
+pub(super) struct Writing<S>(Arc<Mutex<Shared<S>>>);
+
+/// The end that sends.
+#[derive(Debug)]
+pub(super) struct Outbox<S> {
+    shared: Arc<Mutex<Shared<S>>>,
+    /// Others have been let go first.
+    waited: bool,
+}
+
+#[derive(Debug)]
+struct Shared<S> {
+    stream: S,
+    pieces: BytesMut,
+}
+
+/// What is kept at most, in bytes.
+const MOST: usize = 64 << 10;
+
+/// Both ends of a stream.
+pub(super) fn outbox<S>(stream: S) -> (Writing<S>, Outbox<S>) {
+    let shared = Arc::new(Mutex::new(Shared { stream, pieces: BytesMut::new() }));
+    (Writing(Arc::clone(&shared)), Outbox { shared, waited: false })
+}
+
+// === impl Outbox ===
+
+impl<S: AsyncWrite + Unpin> Outbox<S> {
+    /// Lets `talk` go on, and sends what it has said; at once, unless there may be `more` to come of others that are ready. Ready
+    /// when the talk is over, or when nothing can be sent any more.
+    pub(super) fn poll<F: Future>(
+        &mut self,
+        cx: &mut Context<'_>,
+        talk: Pin<&mut F>,
+        more: impl FnOnce() -> bool,
+    ) -> Poll<()> {
+        if talk.poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut shared = lock(&self.shared);
+        if shared.pieces.is_empty() {
+            return Poll::Pending;
+        }
+        if !self.waited && more() {
+            self.waited = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.waited = false;
+        match shared.send(cx) {
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl<S: AsyncWrite + Unpin> Shared<S> {
+    /// Writes what is kept.
+    fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.pieces.is_empty() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.pieces))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.pieces.advance(written),
+            }
+        }
+        // An idle connection keeps nothing.
+        self.pieces = BytesMut::new();
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    /// Makes room for `more` bytes.
+    fn room(&mut self, cx: &mut Context<'_>, more: usize) -> Poll<io::Result<()>> {
+        if self.pieces.len().saturating_add(more) > MOST { self.send(cx) } else { Poll::Ready(Ok(())) }
+    }
+}
+
+fn lock<S>(shared: &Mutex<Shared<S>>) -> MutexGuard<'_, Shared<S>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl Writing ===
+
+impl<S: AsyncRead + Unpin> AsyncRead for Writing<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.0).stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Writing<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut shared = lock(&self.0);
+        ready!(shared.room(cx, bytes.len()))?;
+        if bytes.len() > MOST {
+            return Pin::new(&mut shared.stream).poll_write(cx, bytes);
+        }
+        shared.pieces.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let all: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut shared = lock(&self.0);
+        ready!(shared.room(cx, all))?;
+        if all > MOST {
+            return Pin::new(&mut shared.stream).poll_write_vectored(cx, slices);
+        }
+        for slice in slices {
+            shared.pieces.extend_from_slice(slice);
+        }
+        Poll::Ready(Ok(all))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Everything goes when the talk has been polled.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut shared = lock(&self.0);
+        ready!(shared.send(cx))?;
+        Pin::new(&mut shared.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, poll_fn};
+    use std::pin::pin;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Counts writes.
+    struct Counting(Vec<usize>, tokio::io::DuplexStream);
+
+    impl AsyncWrite for Counting {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            let written = ready!(Pin::new(&mut self.1).poll_write(cx, bytes))?;
+            self.0.push(written);
+            Poll::Ready(Ok(written))
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.1).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.1).poll_shutdown(cx)
+        }
+    }
+
+    #[tokio::test]
+    async fn pieces_go_together_and_in_order_once_the_talk_waits() {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let (mut writing, mut outbox) = outbox(Counting(Vec::new(), near));
+        let mut talk = pin!(async {
+            for piece in ["head", "data", "trailers"] {
+                writing.write_all(piece.as_bytes()).await.unwrap();
+                writing.flush().await.unwrap();
+            }
+            pending::<()>().await;
+        });
+        for more in [true, false] {
+            assert!(poll_fn(|cx| Poll::Ready(outbox.poll(cx, talk.as_mut(), || more))).await.is_pending());
+            // Others go first, once.
+            assert_eq!(lock(&outbox.shared).stream.0.is_empty(), more);
+        }
+        assert_eq!(lock(&outbox.shared).stream.0, [16]);
+        let mut heard = [0; 16];
+        far.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"headdatatrailers");
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_bounded_and_all_of_it_is_sent_before_the_end() {
+        let (near, mut far) = tokio::io::duplex(100);
+        let (mut writing, mut outbox) = outbox(Counting(Vec::new(), near));
+        let said: Vec<u8> = (0..3 * MOST).map(|n| n as u8).collect();
+        let (small, large) = said.split_at(MOST - 5);
+        let talk = async {
+            for piece in small.chunks(1000) {
+                writing.write_all(piece).await.unwrap();
+            }
+            writing.write_all(large).await.unwrap();
+            writing.write_all(b"end").await.unwrap();
+            writing.shutdown().await.unwrap();
+        };
+        let mut talk = pin!(talk);
+        let mut heard = Vec::new();
+        let speaking = poll_fn(|cx| {
+            let over = outbox.poll(cx, talk.as_mut(), || true);
+            assert!(lock(&outbox.shared).pieces.len() <= MOST);
+            over
+        });
+        let ((), read) = tokio::join!(speaking, far.read_to_end(&mut heard));
+        assert_eq!(read.unwrap(), said.len() + 3);
+        assert!(heard == [&said[..], b"end"].concat());
+    }
+
+    #[tokio::test]
+    async fn a_talk_whose_words_cannot_be_sent_is_over() {
+        let (near, far) = tokio::io::duplex(100);
+        drop(far);
+        let (mut writing, mut outbox) = outbox(Counting(Vec::new(), near));
+        let mut talk = pin!(async {
+            writing.write_all(b"anybody?").await.unwrap();
+            pending::<()>().await;
+        });
+        poll_fn(|cx| outbox.poll(cx, talk.as_mut(), || false)).await;
+    }
+}

@@ -107,7 +107,7 @@ impl Serving {
         loop {
             tokio::select! {
                 // Whatever came of it, it is over.
-                () = poll_fn(|cx| outbox.poll(cx, connection.as_mut(), || slot.idle_for().is_none())) => {
+                () = poll_fn(|cx| outbox.poll(cx, connection.as_mut())) => {
                     if sight.has_stalled() {
                         slot.closed(Ending::Stalled);
                     }

@@ -184,6 +184,8 @@ impl Hands<'_> {
         let hold = {
             let forest = gate.read();
             let run = forest.get(run).filter(|run| run.can_append_beside(*seat, block, count))?;
+            // What the end of the transaction is going to write.
+            run.touch_end();
             run.cover.get(*seat)?.hold
         };
         let first = Spot { hold, block: block + 1 };
@@ -193,7 +195,7 @@ impl Hands<'_> {
         let mut scratch = self.scratch();
         scratch.staged.pieces.push(Piece::new(first, count as u32));
         self.rank.holds.stage(blocks, &mut scratch.staged);
-        let is_put = self.put_names(blocks, &mut scratch.staged);
+        let is_put = self.put_few(blocks, &mut scratch.staged);
         if is_put {
             let mut copied = [blocks[0]; FEW];
             copied[..count].copy_from_slice(blocks);
@@ -395,6 +397,9 @@ impl Hands<'_> {
 
     /// Puts staged names into the table. `false` where one of them was there, and then none is kept.
     fn put_names(&mut self, blocks: &[Block], staged: &mut Staged) -> bool {
+        if blocks.len() <= FEW {
+            return self.put_few(blocks, staged);
+        }
         let Rank { names, holds, .. } = &mut *self.rank;
         let mut ahead = Ahead::new(names, blocks.iter().map(|block| block.engine));
         let mut all = blocks.iter().enumerate();
@@ -409,6 +414,21 @@ impl Hands<'_> {
             }
         }
         true
+    }
+
+    /// The same for names so few that nothing is asked for ahead: what that takes would cost more than it brings.
+    #[inline]
+    fn put_few(&mut self, blocks: &[Block], staged: &mut Staged) -> bool {
+        let Rank { names, holds, .. } = &mut *self.rank;
+        let mut put = |(block, position): (&Block, u32)| {
+            names.put(names.aim(block.engine), position, block.engine, holds.lines())
+        };
+        let count = blocks.iter().zip(staged.positions()).map_while(|pair| put(pair).then_some(())).count();
+        if count < blocks.len() {
+            self.take_names(&blocks[..count], staged);
+            self.rank.holds.unstage(staged);
+        }
+        count == blocks.len()
     }
 
     /// Takes staged names out again.

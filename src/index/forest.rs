@@ -504,6 +504,13 @@ impl Run {
             && self.cover.get(seat).is_some_and(|holder| holder.lead() as usize == len)
     }
 
+    /// Asks ahead for what such an append changes.
+    #[inline]
+    pub(super) fn touch_end(&self) {
+        prefetch(&self.tip);
+        prefetch(self.contents.as_slice().as_ptr_range().end);
+    }
+
     /// Appends blocks which its one holder holds from then on; others may read meanwhile. They can be appended so, and
     /// nobody else does the same.
     #[inline]

@@ -9,8 +9,10 @@ use crate::worker::{RankId, Stamp};
 use super::gate::wait_until;
 use super::rank::Cell;
 
-/// What a match says of a rank besides how much it holds: as of its last transaction.
+/// What a match says of a rank besides how much it holds: as of its last transaction. Ranks that append beside each other
+/// write in lines of their own.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Face {
     pub(super) rank: RankId,
     /// Odd while the rank appends beside others.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::RelayOptions;
 use super::kept;
-use super::message::{self, Batch, Unusable};
+use super::message::{self, Batch, Unpacker, Unusable};
 use super::stream;
 use super::subject::{Address, Topic};
 use crate::feed::Place;
@@ -460,8 +460,9 @@ impl Follower {
         let (pieces, written) = found.ok().flatten().ok_or("there is none")?;
         self.batch = None;
         self.applied = written;
+        let mut unpacker = Unpacker::default();
         for piece in pieces {
-            let (life, piece) = message::decode_piece(&piece, &self.address).map_err(|unusable| {
+            let (life, piece) = unpacker.unpack(&piece, &self.address).map_err(|unusable| {
                 self.drop(unusable.reason());
                 unusable.reason()
             })?;
@@ -486,6 +487,7 @@ impl Follower {
         client.publish_with_reply(subject, inbox, Bytes::new()).await.map_err(|_| "no request")?;
         self.batch = None;
         self.applied = SystemTime::now();
+        let mut unpacker = Unpacker::default();
         for _ in 0..PIECES {
             let answer = match timeout(PIECE, answers.next()).await {
                 Ok(Some(answer)) => answer,
@@ -495,7 +497,7 @@ impl Follower {
             if answer.status == Some(StatusCode::NO_RESPONDERS) {
                 return Err("nobody answers");
             }
-            let (life, piece) = message::decode_piece(&answer.payload, &self.address).map_err(|unusable| {
+            let (life, piece) = unpacker.unpack(&answer.payload, &self.address).map_err(|unusable| {
                 self.drop(unusable.reason());
                 unusable.reason()
             })?;

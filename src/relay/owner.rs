@@ -57,8 +57,8 @@ const SENDING: usize = 2;
 const DELTAS: usize = 4096;
 
 /// The time from one round of publications to the next: so much for each message of it, within these bounds. A message costs
-/// its owner, the servers and every follower about the same whatever is in it, so an owner of many busy ranks sends two thousand
-/// a second and lets changes come together.
+/// its owner, the servers and every follower about the same whatever is in it, so changes come together: up to ten busy ranks
+/// send two thousand a second, more of them two hundred each, and none waits longer than that.
 const FOR_EACH: Duration = Duration::from_micros(500);
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
 

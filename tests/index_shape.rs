@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kvtap::block::{Grid, Group, Tier};
 use kvtap::hash::{ContentHash, EngineHash, Seed};
-use kvtap::index::{Block, Chain, Copies, Index, Limits, Parent, RankWriter, Shape};
+use kvtap::index::{Block, Chain, Copies, Index, Interest, Limits, Parent, RankWriter, Shape, TapBounds};
 use kvtap::worker::Stamp;
 
 const GROUP: Group = Group(0);
@@ -70,6 +70,80 @@ fn a_decode_store_under_the_end_of_its_own_run_is_appended_in_place() {
     let after = shape(&index);
     assert_eq!(after.appended - before.appended, 490);
     assert_eq!((after.runs, after.runs_begun), (1, 1));
+    // One block in sixteen has its prefix hash kept, and the array is moved from time to time.
+    assert!(after.appended_beside >= 400, "{} of 490 while others went on", after.appended_beside);
+}
+
+/// How many of one more store's blocks were appended to a run in place, and of these beside others.
+fn appended(index: &Index, act: impl FnOnce()) -> (u64, u64) {
+    let before = shape(index);
+    act();
+    let after = shape(index);
+    (after.appended - before.appended, after.appended_beside - before.appended_beside)
+}
+
+#[test]
+fn what_is_appended_beside_others_is_a_transaction_of_one_store_of_a_block_or_two() {
+    let index = Index::new(Limits::default());
+    let mut one = writer(&index);
+    store(&mut one, None, 0..17);
+    assert_eq!(appended(&index, || store(&mut one, Some(16), 17..18)), (1, 0), "the array was full");
+    assert_eq!(appended(&index, || store(&mut one, Some(17), 18..19)), (1, 1));
+    assert_eq!(appended(&index, || store(&mut one, Some(18), 19..21)), (2, 2));
+    assert_eq!(appended(&index, || store(&mut one, Some(20), 21..24)), (3, 0), "three blocks");
+    let two_stores = || {
+        let mut tx = one.begin().expect("registered");
+        for n in [24, 25] {
+            let place = tx.find(EngineHash::from_u64(n - 1)).expect("known").place;
+            assert_eq!(tx.store(Parent::Under(place), Tier::Device, GROUP, &blocks(n..n + 1)).added, 1);
+        }
+        tx.commit(Stamp::default());
+    };
+    assert_eq!(appended(&index, two_stores), (2, 0), "two stores");
+    let store_and_remove = || {
+        let mut tx = one.begin().expect("registered");
+        let place = tx.find(EngineHash::from_u64(25)).expect("known").place;
+        tx.store(Parent::Under(place), Tier::Device, GROUP, &blocks(26..27));
+        assert_eq!(tx.remove(Tier::Device, GROUP, &[EngineHash::from_u64(26)]).removed, 1);
+        tx.commit(Stamp::default());
+    };
+    assert_eq!(appended(&index, store_and_remove), (1, 0), "a removal");
+    store(&mut one, Some(25), 26..31);
+    assert_eq!(appended(&index, || store(&mut one, Some(30), 31..33)), (2, 0), "the prefix hash of block 32 is kept");
+    let chain: Vec<_> = (0..33).map(ContentHash).collect();
+    assert_eq!(held(&index, &chain), [33]);
+}
+
+#[test]
+fn nothing_is_appended_beside_others_where_a_chain_goes_on_in_another_run() {
+    let index = Index::new(Limits::default());
+    let (mut one, mut two) = (writer(&index), writer(&index));
+    store(&mut one, None, 0..10);
+    store(&mut two, None, 0..10);
+    store(&mut one, Some(9), 10..11);
+    remove(&mut two, (0..10).rev());
+    assert_eq!(appended(&index, || store(&mut one, Some(9), 20..21)), (1, 0));
+    store(&mut two, None, 0..10);
+    store(&mut two, Some(9), 10..11);
+    let chain: Vec<_> = (0..11).map(ContentHash).collect();
+    assert_eq!((held(&index, &chain), shape(&index).runs), (vec![11, 11], 2));
+}
+
+#[test]
+fn nothing_is_appended_beside_others_while_somebody_wants_to_hear_of_it() {
+    let index = Index::new(Limits::default());
+    let mut one = writer(&index);
+    store(&mut one, None, 0..17);
+    store(&mut one, Some(16), 17..18);
+    let interest = Interest::in_removals();
+    let listener = index.listen_for(TapBounds::default(), interest.clone());
+    listener.follow(one.rank()).expect("it is there");
+    assert_eq!(appended(&index, || store(&mut one, Some(17), 18..19)), (1, 1));
+    interest.widen();
+    assert_eq!(appended(&index, || store(&mut one, Some(18), 19..20)), (1, 0));
+    drop(listener);
+    store(&mut one, Some(19), 20..21);
+    assert_eq!(appended(&index, || store(&mut one, Some(20), 21..22)), (1, 1), "one store has found nobody");
 }
 
 #[test]

@@ -134,7 +134,7 @@ impl Apart<'_> {
             return false;
         }
         let holder = forest.holder(at.0, self.seat);
-        let is_other = |holder: Holder| self.rank.holds.get(holder.hold).seed != seed;
+        let is_other = |holder: &Holder| self.rank.holds.get(holder.hold).seed != seed;
         if holder.is_some_and(is_other) || !self.rank.holds.has_room(1) {
             return false;
         }
@@ -434,7 +434,7 @@ impl Apart<'_> {
     /// The content at a spot.
     pub(super) fn content(&self, spot: Spot) -> Option<crate::hash::ContentHash> {
         let run = self.rank.holds.get(spot.hold).run;
-        self.forest.as_deref()?.run(run).contents.get(spot.block as usize).copied()
+        self.forest.as_deref()?.run(run).contents.get(spot.block as usize)
     }
 
     /// One name more stands at a place on a tier.

@@ -52,6 +52,20 @@ pub(super) struct Scratch {
     /// To which hold each staged piece belongs, once its blocks are placed.
     placed: Vec<u32>,
     lost: Vec<Lost>,
+    /// Blocks that were stored, staged and placed, and are not in the forest yet.
+    beside: Option<Beside>,
+}
+
+/// A few blocks behind the end of a run that this rank alone holds: nearly every store of an engine that decodes. They
+/// are all that their transaction has done, so that they can be appended as it commits, while everybody goes on.
+#[derive(Debug)]
+struct Beside {
+    run: u32,
+    /// The end of the run.
+    block: u32,
+    seed: Seed,
+    blocks: [Block; FEW],
+    count: usize,
 }
 
 thread_local!(static SPARE: Slot<Option<Box<Scratch>>> = const { Slot::new(None) });
@@ -141,16 +155,105 @@ impl Hands<'_> {
             self.finish();
             let ordinary = tier == Tier::Device && group == self.rank.home && !self.rank.has_odd;
             let fits = self.bounds.has_room(self.rank, blocks.len()) && self.rank.holds.has_room(blocks.len());
-            let short = if ordinary && fits { self.store_ordinary(last, seed, blocks) } else { None };
-            match short {
-                Some(at) => {
+            if ordinary && fits {
+                let at = self.store_beside(last, seed, blocks).or_else(|| self.store_ordinary(last, seed, blocks));
+                if at.is_some() {
                     outcome.added += blocks.len();
-                    last = Some(at);
+                    last = at;
+                    continue;
                 }
-                None => last = self.apart(|apart| apart.store(last, seed, tier, group, blocks, &mut outcome)),
             }
+            last = self.apart(|apart| apart.store(last, seed, tier, group, blocks, &mut outcome));
         }
         outcome
+    }
+
+    /// Stores a few blocks of new names behind the end of a run that this rank alone holds, and leaves the forest as it is
+    /// until the transaction does something else, or ends. The place of the last one; `None`: nothing has changed.
+    ///
+    /// Declined where the transaction has entered the forest, somebody wants to hear of stores, the end is not that of the run, others
+    /// hold it or hang from it, or it has no room.
+    fn store_beside(&mut self, parent: Option<(u32, u32)>, seed: Seed, blocks: &[Block]) -> Option<(u32, u32)> {
+        let ((run, block), count) = (parent?, blocks.len());
+        let is_heard = self.rank.tap.as_ref().is_some_and(|tap| tap.wants_all());
+        if self.forest.is_some() || is_heard || count > FEW {
+            return None;
+        }
+        self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
+        let (gate, seat) = self.rank.scope.as_ref()?;
+        let hold = {
+            let forest = gate.read();
+            let run = forest.get(run).filter(|run| run.can_append_beside(*seat, block, count))?;
+            // What the end of the transaction is going to write.
+            run.touch_end();
+            run.cover.get(*seat)?.hold
+        };
+        let first = Spot { hold, block: block + 1 };
+        if !self.rank.holds.ends_at(first, seed) {
+            return None;
+        }
+        let mut scratch = self.scratch();
+        scratch.staged.pieces.push(Piece::new(first, count as u32));
+        self.rank.holds.stage(blocks, &mut scratch.staged);
+        let is_put = self.put_few(blocks, &mut scratch.staged);
+        if is_put {
+            let mut copied = [blocks[0]; FEW];
+            copied[..count].copy_from_slice(blocks);
+            scratch.beside = Some(Beside { run, block, seed, blocks: copied, count });
+            scratch.placed.push(hold);
+            self.rank.ordinary += count as u64;
+            self.bounds.weigh(self.rank, count);
+        }
+        self.rank.scratch = Some(scratch);
+        is_put.then_some((run, block + count as u32))
+    }
+
+    /// Ends a transaction that has stored a few blocks beside others and done nothing else; `false`: it has not, or others
+    /// have come to where they belong.
+    #[inline]
+    fn publish_beside(&mut self) -> bool {
+        let (Some((gate, seat)), Some(scratch)) = (&self.rank.scope, &self.rank.scratch) else { return false };
+        let Some(beside) = &scratch.beside else { return false };
+        let forest = gate.read();
+        let (run, blocks) = (forest.run(beside.run), beside.blocks());
+        let can = run.can_append_beside(*seat, beside.block, beside.count);
+        let face = forest.seats.face(*seat).filter(|face| face.is_like(self.rank.partial, self.rank.hybrid));
+        let Some(face) = face.filter(|_| can) else { return false };
+        face.change_beside(self.rank.stamp, self.rank.held(), beside.count, || run.append_beside(blocks));
+        drop(forest);
+        if let Some(scratch) = &mut self.rank.scratch {
+            scratch.beside = None;
+        }
+        true
+    }
+
+    /// Appends what was stored beside others, now that the transaction does more than that.
+    fn flush(&mut self) {
+        let Some(beside) = self.rank.scratch.as_mut().and_then(|scratch| scratch.beside.take()) else { return };
+        let (seat, blocks) = (self.seat(), beside.blocks());
+        let Some(forest) = lock(self.forest, self.rank) else { return };
+        if forest.run(beside.run).can_append_beside(seat, beside.block, beside.count) {
+            forest.append_alone(beside.run, blocks);
+        } else {
+            self.store_again(&beside);
+        }
+    }
+
+    /// Others have come to where blocks were to be appended: they are stored as if nothing had been done.
+    #[cold]
+    fn store_again(&mut self, beside: &Beside) {
+        let (blocks, mut scratch) = (beside.blocks(), self.scratch());
+        self.take_names(blocks, &scratch.staged);
+        self.rank.holds.unstage(&mut scratch.staged);
+        scratch.placed.clear();
+        self.rank.scratch = Some(scratch);
+        self.rank.ordinary -= beside.count as u64;
+        self.bounds.unweigh(self.rank, beside.count);
+        let (parent, seed) = (Some((beside.run, beside.block)), beside.seed);
+        if self.store_ordinary(parent, seed, blocks).is_none() {
+            let (home, mut outcome) = (self.rank.home, StoreOutcome::default());
+            self.apart(|apart| apart.store(parent, seed, Tier::Device, home, blocks, &mut outcome));
+        }
     }
 
     /// Stores blocks of new names where each place is the next one that this rank lacks: nearly always so. The place of
@@ -207,7 +310,14 @@ impl Hands<'_> {
             planning = Some(now);
         }
         if let Some(planning) = planning {
-            *self.forest = Some(planning.enter());
+            let forest = planning.enter();
+            let is_so = forest.is_as_planned(plan) || self.is_still_so(&forest, parent, seed, blocks, staged, plan);
+            *self.forest = Some(forest);
+            if !is_so {
+                self.take_names(blocks, staged);
+                self.rank.holds.unstage(staged);
+                return self.store_as_planned(parent, seed, blocks, true, scratch);
+            }
         }
         self.place(parent, seed, blocks, scratch)
     }
@@ -268,6 +378,7 @@ impl Hands<'_> {
     }
 
     fn finish_stored(&mut self) {
+        self.flush();
         let mut scratch = self.scratch();
         let Scratch { staged, placed, .. } = &mut *scratch;
         let Rank { holds, ages, tips, .. } = &mut *self.rank;
@@ -286,6 +397,9 @@ impl Hands<'_> {
 
     /// Puts staged names into the table. `false` where one of them was there, and then none is kept.
     fn put_names(&mut self, blocks: &[Block], staged: &mut Staged) -> bool {
+        if blocks.len() <= FEW {
+            return self.put_few(blocks, staged);
+        }
         let Rank { names, holds, .. } = &mut *self.rank;
         let mut ahead = Ahead::new(names, blocks.iter().map(|block| block.engine));
         let mut all = blocks.iter().enumerate();
@@ -300,6 +414,21 @@ impl Hands<'_> {
             }
         }
         true
+    }
+
+    /// The same for names so few that nothing is asked for ahead: what that takes would cost more than it brings.
+    #[inline]
+    fn put_few(&mut self, blocks: &[Block], staged: &mut Staged) -> bool {
+        let Rank { names, holds, .. } = &mut *self.rank;
+        let mut put = |(block, position): (&Block, u32)| {
+            names.put(names.aim(block.engine), position, block.engine, holds.lines())
+        };
+        let count = blocks.iter().zip(staged.positions()).map_while(|pair| put(pair).then_some(())).count();
+        if count < blocks.len() {
+            self.take_names(&blocks[..count], staged);
+            self.rank.holds.unstage(staged);
+        }
+        count == blocks.len()
     }
 
     /// Takes staged names out again.
@@ -467,7 +596,8 @@ impl Hands<'_> {
 
     /// The end of a transaction: what matches see of it besides the blocks, and what nobody holds any more.
     pub(super) fn publish(&mut self) {
-        if self.rank.scope.is_some() {
+        if self.rank.scope.is_some() && !self.publish_beside() {
+            self.flush();
             let (stamp, held, partial) = (self.rank.stamp, self.rank.held(), self.rank.partial);
             let (hybrid, seat) = (self.rank.hybrid, self.seat());
             if let Some(forest) = lock(self.forest, self.rank) {
@@ -476,7 +606,7 @@ impl Hands<'_> {
                 }
                 forest.settle();
                 if let Some(face) = forest.seats.face_mut(seat) {
-                    (face.stamp, face.held, face.partial, face.hybrid) = (stamp, held, partial, hybrid);
+                    face.set(stamp, held, partial, hybrid);
                 }
             }
         }
@@ -502,6 +632,14 @@ impl Hands<'_> {
 
     fn seat(&self) -> u32 {
         self.rank.scope.as_ref().map_or(0, |(_, seat)| *seat)
+    }
+}
+
+// === impl Beside ===
+
+impl Beside {
+    fn blocks(&self) -> &[Block] {
+        &self.blocks[..self.count]
     }
 }
 
@@ -558,7 +696,7 @@ fn pieces(rank: &Rank, forest: &Forest, seat: u32, seed: Seed, plan: &Plan, piec
         let first = Spot { hold: holder.map_or(NONE, |holder| holder.hold), block: segment.from };
         let is_next = match holder {
             None => segment.from == 0,
-            Some(holder) => holder.lead == segment.from && rank.holds.ends_at(first, seed),
+            Some(holder) => holder.lead() == segment.from && rank.holds.ends_at(first, seed),
         };
         if !is_next {
             return false;

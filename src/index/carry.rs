@@ -175,7 +175,7 @@ impl Telling<'_> {
         self.pass(forest, run, spot.block);
         let told = self.told.entry(run).or_default();
         *told = (*told).max(spot.block + 1);
-        let content = forest.run(run).contents[spot.block as usize];
+        let content = forest.run(run).contents.as_slice()[spot.block as usize];
         let parent = self.before(forest, run, spot.block);
         self.last = Some(((run, spot.block), PrefixHash::after(parent, content)));
         (Block { engine, content }, parent)
@@ -203,7 +203,7 @@ impl Telling<'_> {
         }
         while let Some((run, from, to)) = self.way.pop() {
             for block in from..to {
-                let content = forest.run(run).contents[block as usize];
+                let content = forest.run(run).contents.as_slice()[block as usize];
                 let parent = self.before(forest, run, block);
                 self.last = Some(((run, block), PrefixHash::after(parent, content)));
                 (self.visit)(Exported::Passed { content, parent });
@@ -356,7 +356,7 @@ impl Restoring {
     fn way(&self, mut parent: Option<PrefixHash>, forest: Option<&Forest>) -> Result<Way, IndexError> {
         if let (Some(at), Some(last), Some(forest)) = (parent, self.last, forest)
             && at == last.at
-            && forest.run(last.place.0).contents.get(last.place.1 as usize) == Some(&last.content)
+            && forest.run(last.place.0).contents.get(last.place.1 as usize) == Some(last.content)
         {
             return Ok(Way::From(Some(last.place), Vec::new()));
         }

@@ -6,16 +6,18 @@
 // A pointer where there is nearly always nothing: an empty array would take three words in every run and hold.
 #![allow(clippy::box_collection)]
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::bucket::prefetch;
 use super::copies::Tiers;
 
 /// A rank that holds at least one block of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Holder {
     /// The rank's seat in the forest.
     pub(super) seat: u32,
     /// Leading blocks held, all on the device and nothing else; or [`MASKED`].
-    pub(super) lead: u32,
+    lead: AtomicU32,
     /// The rank's own number for this run.
     pub(super) hold: u32,
 }
@@ -49,6 +51,26 @@ pub(super) struct Mask {
     elsewhere: u32,
 }
 
+// === impl Holder ===
+
+impl Holder {
+    fn new(seat: u32, lead: u32, hold: u32) -> Self {
+        Self { seat, lead: AtomicU32::new(lead), hold }
+    }
+
+    /// Leading blocks held, all on the device and nothing else; or [`MASKED`].
+    #[inline]
+    pub(super) fn lead(&self) -> u32 {
+        self.lead.load(Ordering::Acquire)
+    }
+}
+
+impl Clone for Holder {
+    fn clone(&self) -> Self {
+        Self::new(self.seat, self.lead(), self.hold)
+    }
+}
+
 // === impl Cover ===
 
 impl Cover {
@@ -68,8 +90,17 @@ impl Cover {
     }
 
     #[inline]
-    pub(super) fn get(&self, seat: u32) -> Option<Holder> {
-        self.position(seat).ok().map(|i| self.holders()[i])
+    pub(super) fn get(&self, seat: u32) -> Option<&Holder> {
+        self.position(seat).ok().map(|i| &self.holders()[i])
+    }
+
+    /// The one holder, who may lengthen what it holds while others read.
+    #[inline]
+    pub(super) fn only(&self) -> Option<&Holder> {
+        match &self.holders {
+            Holders::One(holder) => Some(holder),
+            _ => None,
+        }
     }
 
     #[inline]
@@ -99,12 +130,12 @@ impl Cover {
 
     /// Whether this rank is the only holder.
     pub(super) fn is_only(&self, seat: u32) -> bool {
-        matches!(self.holders, Holders::One(holder) if holder.seat == seat)
+        self.only().is_some_and(|holder| holder.seat == seat)
     }
 
     /// Blocks up to the last that anybody holds.
     pub(super) fn end(&self) -> usize {
-        let leads = self.holders().iter().filter(|holder| holder.lead != MASKED).map(|holder| holder.lead as usize);
+        let leads = self.holders().iter().map(Holder::lead).filter(|lead| *lead != MASKED).map(|lead| lead as usize);
         let masks = self.masks.iter().flat_map(|masks| masks.iter()).map(|(_, mask)| mask.tiers.len());
         leads.chain(masks).max().unwrap_or(0)
     }
@@ -124,17 +155,25 @@ impl Cover {
     pub(super) fn extend(&mut self, seat: u32, from: u32, to: u32, hold: u32) -> bool {
         match self.position(seat) {
             Ok(i) => match self.holder_mut(i) {
-                Some(holder) if holder.lead == from => {
-                    holder.lead = to;
+                Some(holder) if holder.lead() == from => {
+                    *holder.lead.get_mut() = to;
                     true
                 }
                 _ => false,
             },
             Err(i) if from == 0 => {
-                self.insert(i, Holder { seat, lead: to, hold });
+                self.insert(i, Holder::new(seat, to, hold));
                 true
             }
             Err(_) => false,
+        }
+    }
+
+    /// The one holder holds so many leading blocks from now on; others may read meanwhile.
+    #[inline]
+    pub(super) fn lengthen_only(&self, lead: u32) {
+        if let Some(holder) = self.only() {
+            holder.lead.store(lead, Ordering::Release);
         }
     }
 
@@ -150,7 +189,7 @@ impl Cover {
             return;
         }
         if let Err(i) = self.position(seat) {
-            self.insert(i, Holder { seat, lead: 0, hold });
+            self.insert(i, Holder::new(seat, 0, hold));
         }
         self.change(seat, block, |held| held.and(tiers));
     }
@@ -161,9 +200,9 @@ impl Cover {
         let Ok(i) = self.position(seat) else { return true };
         if tiers == Tiers::DEVICE
             && let Some(holder) = self.holder_mut(i)
-            && holder.lead == to
+            && holder.lead() == to
         {
-            holder.lead = from;
+            *holder.lead.get_mut() = from;
             if from == 0 {
                 self.remove(i);
                 return true;
@@ -180,8 +219,8 @@ impl Cover {
     pub(super) fn tiers(&self, seat: u32, block: u32) -> Tiers {
         match self.get(seat) {
             None => Tiers::default(),
-            Some(holder) if holder.lead == MASKED => self.mask(seat).get(block as usize).copied().unwrap_or_default(),
-            Some(holder) if block < holder.lead => Tiers::DEVICE,
+            Some(holder) if holder.lead() == MASKED => self.mask(seat).get(block as usize).copied().unwrap_or_default(),
+            Some(holder) if block < holder.lead() => Tiers::DEVICE,
             Some(_) => Tiers::default(),
         }
     }
@@ -203,7 +242,7 @@ impl Cover {
     fn change(&mut self, seat: u32, block: u32, how: impl Fn(Tiers) -> Tiers) {
         let Ok(i) = self.position(seat) else { return };
         let Some(holder) = self.holder_mut(i) else { return };
-        let lead = std::mem::replace(&mut holder.lead, MASKED);
+        let lead = std::mem::replace(holder.lead.get_mut(), MASKED);
         let masks = self.masks.get_or_insert_default();
         let at = match masks.iter().position(|(of, _)| *of == seat) {
             Some(at) => at,
@@ -223,7 +262,7 @@ impl Cover {
             if held == 0 {
                 self.remove(i);
             } else if let Some(holder) = self.holder_mut(i) {
-                holder.lead = held;
+                *holder.lead.get_mut() = held;
             }
         }
     }
@@ -241,8 +280,8 @@ impl Cover {
         match &mut self.holders {
             Holders::None => self.holders = Holders::One(holder),
             Holders::One(other) => {
-                let both = if i == 0 { [holder, *other] } else { [*other, holder] };
-                self.holders = Holders::Many(both.to_vec());
+                let both = if i == 0 { [holder, other.clone()] } else { [other.clone(), holder] };
+                self.holders = Holders::Many(both.into());
             }
             Holders::Many(holders) => {
                 if holders.len() == holders.capacity() {
@@ -259,8 +298,8 @@ impl Cover {
             Holders::One(_) => self.holders = Holders::None,
             Holders::Many(holders) => {
                 holders.remove(i);
-                if let [last] = **holders {
-                    self.holders = Holders::One(last);
+                if let [last] = &holders[..] {
+                    self.holders = Holders::One(last.clone());
                 } else if holders.len() * 2 < holders.capacity() {
                     holders.shrink_to(holders.len() + holders.len() / 4);
                 }
@@ -304,18 +343,18 @@ mod tests {
         assert!(cover.extend(7, 0, 5, 1));
         assert!(!cover.extend(7, 6, 7, 1), "a hole is not the common case");
         cover.gain(7, 6, Tiers::DEVICE, 1);
-        assert_eq!(cover.get(7).unwrap().lead, MASKED);
+        assert_eq!(cover.get(7).unwrap().lead(), MASKED);
         cover.gain(7, 2, HOST, 1);
         assert_eq!(cover.tiers(7, 2), Tiers::DEVICE.and(HOST));
         assert!(cover.tiers(7, 5).is_empty());
         cover.lose(7, 2, 3, HOST);
-        assert_eq!(cover.get(7).unwrap().lead, MASKED, "the hole is still there");
+        assert_eq!(cover.get(7).unwrap().lead(), MASKED, "the hole is still there");
         cover.gain(7, 5, Tiers::DEVICE, 1);
-        assert_eq!(cover.get(7).unwrap().lead, 7);
+        assert_eq!(cover.get(7).unwrap().lead(), 7);
         assert!(cover.masks.is_none());
         assert!(!cover.lose(7, 3, 4, Tiers::DEVICE));
         assert!(!cover.lose(7, 4, 7, Tiers::DEVICE));
-        assert_eq!((cover.get(7).unwrap().lead, cover.end()), (3, 3));
+        assert_eq!((cover.get(7).unwrap().lead(), cover.end()), (3, 3));
         assert!(cover.lose(7, 0, 3, Tiers::DEVICE));
         assert!(cover.is_empty());
     }

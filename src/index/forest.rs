@@ -5,13 +5,16 @@
 //! block keeps its place (run, number) for as long as it is there. A block is there while somebody holds it, or
 //! something behind it in its chain.
 
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
 use crate::hash::{ContentHash, PrefixHash};
 
 use super::bucket::prefetch;
+use super::contents::Contents;
 use super::cover::{Cover, Holder};
 use super::door::Block;
 use super::heads::Heads;
-use super::seats::Seats;
+use super::seats::{Face, Seats};
 
 /// No run: the parent of a run that begins at block 0.
 pub(super) const NONE: u32 = u32::MAX;
@@ -28,7 +31,7 @@ const MARK: usize = 16;
 #[repr(C)]
 pub(super) struct Run {
     /// What a match compares.
-    pub(super) contents: Vec<ContentHash>,
+    pub(super) contents: Contents,
     pub(super) cover: Cover,
     /// The run it hangs from, [`NONE`] where it begins at block 0.
     parent: u32,
@@ -40,9 +43,14 @@ pub(super) struct Run {
     last_kid: u32,
     /// The prefix hash of block `MARK * i`.
     marks: Vec<PrefixHash>,
-    /// The prefix hash of the last block, if `tip_len` is the length.
-    tip: PrefixHash,
-    tip_len: u32,
+    tip: Tip,
+}
+
+/// The prefix hash of the last block, if `len` is the length of the run.
+#[derive(Debug, Default)]
+struct Tip {
+    prefix: AtomicU64,
+    len: AtomicU32,
 }
 
 /// Consecutive blocks of one run.
@@ -63,7 +71,9 @@ pub(super) struct Plan {
     /// The prefix hashes of the others.
     prefixes: Vec<PrefixHash>,
     /// The contents, all of them, of the run that they begin or lengthen; empty where there is room in that run.
-    contents: Vec<ContentHash>,
+    contents: Contents,
+    /// The run behind whose end the first of the others comes, and how long it was.
+    end: Option<(u32, usize)>,
 }
 
 /// What has happened to the shape, since the beginning.
@@ -71,6 +81,8 @@ pub(super) struct Plan {
 pub struct Shape {
     /// Blocks appended in place to a run's end.
     pub appended: u64,
+    /// Of these, while readers went on and other writers too.
+    pub appended_beside: u64,
     /// Runs that began: at block 0, or where a chain parted from the others.
     pub runs_begun: u64,
     /// Of these, because the run before them was full.
@@ -112,12 +124,18 @@ impl Forest {
         &self.runs[run as usize]
     }
 
+    /// A run that a former transaction found, if there still is any of this number.
+    #[inline]
+    pub(super) fn get(&self, run: u32) -> Option<&Run> {
+        self.runs.get(run as usize)
+    }
+
     /// The run that begins behind a block with this content.
     #[inline]
     pub(super) fn kid(&self, parent: u32, block: u32, content: ContentHash) -> Option<u32> {
         self.kids.get(kid_hash(parent, block, content), |run| {
             let run = self.run(run);
-            run.parent == parent && run.parent_block == block && run.contents.first() == Some(&content)
+            run.parent == parent && run.parent_block == block && run.contents.first() == Some(content)
         })
     }
 
@@ -170,7 +188,15 @@ impl Forest {
         let blocks = live.map(|run| run.contents.len() as u64).sum();
         let heap: usize = self.runs.iter().map(Run::heap).sum();
         let tables = self.runs.capacity() * size_of::<Run>() + self.kids.heap() + self.heads.heap();
-        Shape { runs: (self.runs.len() - self.free.len()) as u64, blocks, bytes: (heap + tables) as u64, ..self.shape }
+        let beside = self.shape.appended_beside + self.seats.faces().map(Face::appended_beside).sum::<u64>();
+        Shape {
+            appended: self.shape.appended + beside,
+            appended_beside: beside,
+            runs: (self.runs.len() - self.free.len()) as u64,
+            blocks,
+            bytes: (heap + tables) as u64,
+            ..self.shape
+        }
     }
 }
 
@@ -189,6 +215,7 @@ impl Forest {
         plan.segments.clear();
         let mut rest = blocks;
         let (mut run, mut last) = parent.unwrap_or((NONE, 0));
+        plan.end = None;
         // A place that a former transaction found.
         plan.found = blocks.len();
         if run != NONE && self.runs.get(run as usize).is_none_or(|run| run.contents.len() <= last as usize) {
@@ -215,8 +242,17 @@ impl Forest {
         }
         plan.found = blocks.len() - rest.len();
         if !rest.is_empty() {
+            if run != NONE && self.run(run).contents.len() == last as usize + 1 {
+                plan.end = Some((run, last as usize + 1));
+            }
             self.make_ready(seat, (run, last), rest, plan);
         }
+    }
+
+    /// Whether a plan is still right where nobody has entered since: its holder may have lengthened a run beside us.
+    #[inline]
+    pub(super) fn is_as_planned(&self, plan: &Plan) -> bool {
+        plan.end.is_none_or(|(run, len)| self.run(run).contents.len() == len)
     }
 
     fn make_ready(&self, seat: u32, (run, last): (u32, u32), rest: &[Block], plan: &mut Plan) {
@@ -232,7 +268,7 @@ impl Forest {
             true => {
                 let new = rest.len().min(MAX_RUN - 1 - last as usize);
                 push(segments, Segment { run, from: last + 1, to: last + 1 + new as u32 });
-                (&self.run(run).contents[..], new)
+                (self.run(run).contents.as_slice(), new)
             }
             false => (&[][..], 0),
         };
@@ -240,17 +276,15 @@ impl Forest {
             segments.push(Segment { run: NONE, from: 0, to: more.len() as u32 });
         }
         let first = if first > 0 { first } else { rest.len().min(MAX_RUN) };
-        contents.clear();
-        if have.is_empty() || self.run(run).contents.capacity() - have.len() < first {
-            *contents = Vec::with_capacity(have.len() + room_for(have.len(), first));
-            contents.extend_from_slice(have);
-            contents.extend(rest[..first].iter().map(|block| block.content));
-        }
+        *contents = match have.is_empty() || self.run(run).contents.room() < first {
+            true => Contents::with_room(have, rest[..first].iter().map(|block| block.content)),
+            false => Contents::default(),
+        };
     }
 
     /// Makes the places that were not there. Nobody has changed the forest since it was planned.
     pub(super) fn grow(&mut self, parent: Option<(u32, u32)>, blocks: &[Block], plan: &mut Plan) {
-        let Plan { segments, found, prefixes, contents } = plan;
+        let Plan { segments, found, prefixes, contents, .. } = plan;
         let (mut run, mut last) = parent.unwrap_or((NONE, 0));
         let mut done = 0;
         for segment in segments {
@@ -268,6 +302,12 @@ impl Forest {
                 self.touch(run);
             }
         }
+    }
+
+    /// Appends blocks to a run that can be appended to beside others, which its one holder holds from then on.
+    pub(super) fn append_alone(&mut self, run: u32, blocks: &[Block]) {
+        self.shape.appended += blocks.len() as u64;
+        self.run(run).append_beside(blocks);
     }
 
     /// Spares most appends the look into the table.
@@ -291,18 +331,17 @@ impl Forest {
         parent_block: u32,
         blocks: &[Block],
         prefixes: &[PrefixHash],
-        contents: &mut Vec<ContentHash>,
+        contents: &mut Contents,
     ) -> u32 {
         let mut run = Run {
-            contents: Vec::new(),
+            contents: Contents::default(),
             cover: Cover::default(),
             parent,
             parent_block,
             kids: 0,
             last_kid: 0,
             marks: Vec::new(),
-            tip: PrefixHash(0),
-            tip_len: 0,
+            tip: Tip::default(),
         };
         if parent != NONE {
             let above = &mut self.runs[parent as usize];
@@ -316,7 +355,7 @@ impl Forest {
             above.last_kid = above.last_kid.max(parent_block);
         }
         run.append(blocks, prefixes, contents);
-        let heads = (run.contents.first().copied(), run.marks.first().copied());
+        let heads = (run.contents.first(), run.marks.first().copied());
         let id = match self.free.pop() {
             Some(id) => {
                 self.runs[id as usize] = run;
@@ -343,7 +382,7 @@ impl Forest {
         &mut self.runs[run as usize].cover
     }
 
-    pub(super) fn holder(&self, run: u32, seat: u32) -> Option<Holder> {
+    pub(super) fn holder(&self, run: u32, seat: u32) -> Option<&Holder> {
         self.run(run).cover.get(seat)
     }
 }
@@ -351,6 +390,13 @@ impl Forest {
 // === impl Forest: shrinking ===
 
 impl Forest {
+    /// A rank that holds nothing leaves its seat.
+    pub(super) fn leave(&mut self, seat: u32) {
+        if let Some(face) = self.seats.leave(seat) {
+            self.shape.appended_beside += face.appended_beside();
+        }
+    }
+
     /// Notes that somebody holds less of a run.
     #[inline]
     pub(super) fn touch(&mut self, run: u32) {
@@ -387,19 +433,18 @@ impl Forest {
     /// Ends a run; the run above it.
     fn end(&mut self, id: u32) -> u32 {
         let empty = Run {
-            contents: Vec::new(),
+            contents: Contents::default(),
             cover: Cover::default(),
             parent: NONE,
             parent_block: 0,
             kids: 0,
             last_kid: 0,
             marks: Vec::new(),
-            tip: PrefixHash(0),
-            tip_len: 0,
+            tip: Tip::default(),
         };
         let run = std::mem::replace(&mut self.runs[id as usize], empty);
         if let (Some(content), Some(prefix)) = (run.contents.first(), run.marks.first()) {
-            self.kids.remove(kid_hash(run.parent, run.parent_block, *content), id);
+            self.kids.remove(kid_hash(run.parent, run.parent_block, content), id);
             self.heads.remove(head_hash(*prefix), id);
         }
         if run.parent != NONE {
@@ -421,19 +466,17 @@ impl Run {
     /// How many of `blocks` stand here from block `from` on.
     #[inline]
     fn same_blocks(&self, from: usize, blocks: &[Block]) -> usize {
-        let here = self.contents.get(from..).unwrap_or(&[]);
+        let here = self.contents.as_slice().get(from..).unwrap_or(&[]);
         here.iter().zip(blocks).take_while(|(here, block)| **here == block.content).count()
     }
 
     /// Appends blocks, whose prefix hashes those are, or takes `contents` instead, if that has any.
-    fn append(&mut self, blocks: &[Block], prefixes: &[PrefixHash], contents: &mut Vec<ContentHash>) {
+    fn append(&mut self, blocks: &[Block], prefixes: &[PrefixHash], contents: &mut Contents) {
         let len = self.contents.len();
         if contents.is_empty() {
-            room(&mut self.contents, blocks.len());
             self.contents.extend(blocks.iter().map(|block| block.content));
         } else {
-            std::mem::swap(&mut self.contents, contents);
-            contents.clear();
+            self.contents = std::mem::take(contents);
         }
         let prefixes = &prefixes[..blocks.len()];
         let mut next = len.next_multiple_of(MARK) - len;
@@ -443,16 +486,49 @@ impl Run {
             next += MARK;
         }
         if let Some(last) = prefixes.last() {
-            self.tip = *last;
+            self.tip.set(*last, self.contents.len());
         }
-        self.tip_len = self.contents.len() as u32;
+    }
+
+    /// Whether its one holder, who sits at `seat`, can append so many blocks behind `block` beside others: that is its
+    /// end, they have room, none of them needs a mark, and no chain goes on there in another run.
+    #[inline]
+    pub(super) fn can_append_beside(&self, seat: u32, block: u32, blocks: usize) -> bool {
+        let len = self.contents.len();
+        len == block as usize + 1
+            && len.next_multiple_of(MARK) - len >= blocks
+            && len + blocks <= MAX_RUN
+            && self.contents.room() >= blocks
+            && (self.kids == 0 || self.last_kid < block)
+            && self.cover.is_only(seat)
+            && self.cover.get(seat).is_some_and(|holder| holder.lead() as usize == len)
+    }
+
+    /// Asks ahead for what such an append changes.
+    #[inline]
+    pub(super) fn touch_end(&self) {
+        prefetch(&self.tip);
+        prefetch(self.contents.as_slice().as_ptr_range().end);
+    }
+
+    /// Appends blocks which its one holder holds from then on; others may read meanwhile. They can be appended so, and
+    /// nobody else does the same.
+    #[inline]
+    pub(super) fn append_beside(&self, blocks: &[Block]) {
+        let mut prefix = self.prefix(self.contents.len() - 1);
+        self.contents.append_beside_readers(blocks.iter().map(|block| {
+            prefix = prefix.then(block.content);
+            block.content
+        }));
+        let len = self.contents.len();
+        self.tip.set(prefix, len);
+        self.cover.lengthen_only(len as u32);
     }
 
     fn truncate(&mut self, len: usize) {
         if len < self.contents.len() {
             self.contents.truncate(len);
             self.marks.truncate(len.div_ceil(MARK));
-            trim(&mut self.contents);
             trim(&mut self.marks);
         }
     }
@@ -460,19 +536,20 @@ impl Run {
     /// The prefix hash of a block.
     #[inline]
     pub(super) fn prefix(&self, block: usize) -> PrefixHash {
-        if self.tip_len as usize == self.contents.len() && block + 1 == self.contents.len() {
-            return self.tip;
+        if let Some(tip) = self.tip.of(block + 1) {
+            return tip;
         }
         let mark = self.marks[block / MARK];
-        let between = &self.contents[block / MARK * MARK + 1..block + 1];
+        let between = &self.contents.as_slice()[block / MARK * MARK + 1..block + 1];
         between.iter().fold(mark, |prefix, content| prefix.then(*content))
     }
 
     /// How many of `chain` stand here from the first block on. What a prefix hash says of one block it says of all
     /// before it, so the marks are bisected, and only between two of them hashes are rolled on.
     pub(super) fn same_prefixes(&self, chain: &[PrefixHash]) -> usize {
-        let both = self.contents.len().min(chain.len());
-        if both == self.contents.len() && both > 0 && self.prefix(both - 1) == chain[both - 1] {
+        let contents = self.contents.as_slice();
+        let both = contents.len().min(chain.len());
+        if both == contents.len() && both > 0 && self.prefix(both - 1) == chain[both - 1] {
             return both;
         }
         let marks = &self.marks[..both.div_ceil(MARK)];
@@ -489,7 +566,7 @@ impl Run {
         let mut prefix = marks[mark];
         let mut same = mark * MARK + 1;
         while same < both {
-            prefix = prefix.then(self.contents[same]);
+            prefix = prefix.then(contents[same]);
             if prefix != chain[same] {
                 break;
             }
@@ -499,9 +576,32 @@ impl Run {
     }
 
     fn heap(&self) -> usize {
-        self.contents.capacity() * size_of::<ContentHash>()
-            + self.marks.capacity() * size_of::<PrefixHash>()
-            + self.cover.heap()
+        self.contents.heap() + self.marks.capacity() * size_of::<PrefixHash>() + self.cover.heap()
+    }
+}
+
+// === impl Tip ===
+
+impl Tip {
+    /// The prefix hash of the last of `len` blocks, if it is that one.
+    #[inline]
+    fn of(&self, len: usize) -> Option<PrefixHash> {
+        // Another thread may be changing it: what was read between two looks at the same length belongs to that.
+        let is_it = |order| self.len.load(order) as usize == len;
+        if !is_it(Ordering::Acquire) {
+            return None;
+        }
+        let prefix = PrefixHash(self.prefix.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        is_it(Ordering::Relaxed).then_some(prefix)
+    }
+
+    #[inline]
+    fn set(&self, prefix: PrefixHash, len: usize) {
+        self.len.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.prefix.store(prefix.0, Ordering::Relaxed);
+        self.len.store(len as u32, Ordering::Release);
     }
 }
 
@@ -525,7 +625,7 @@ pub(super) fn room<T>(array: &mut Vec<T>, more: usize) {
 
 /// For how many more there should be room.
 #[inline]
-fn room_for(len: usize, more: usize) -> usize {
+pub(super) fn room_for(len: usize, more: usize) -> usize {
     // What has begun to grow block by block gets room for a few at least, or a short array moves with every block.
     let few = if len == 0 { 0 } else { 8 };
     more.max(len / 8).max(few)

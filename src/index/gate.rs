@@ -109,7 +109,7 @@ impl<T> Gate<T> {
 }
 
 /// Waits for something that takes less than a microsecond, unless a thread that has to do it was put to sleep.
-fn wait_until(done: impl Fn() -> bool) {
+pub(super) fn wait_until(mut done: impl FnMut() -> bool) {
     let mut tries = 0u32;
     while !done() {
         tries += 1;

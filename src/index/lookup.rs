@@ -46,6 +46,8 @@ pub(super) struct Walk {
     details: Vec<Detail>,
     /// The runs that were walked, with the depth at which each begins.
     runs: Vec<(u32, u32)>,
+    /// Seats of ranks that may have appended to these runs beside the walk, and the versions of their faces before it.
+    seen: Vec<(u32, u32)>,
 }
 
 /// The same for callers that want lengths only, of a chain whose holders all hold their blocks on the device and nowhere
@@ -62,6 +64,10 @@ struct Scores<'a> {
 
 /// Whoever walks down a chain.
 trait Walking<'f> {
+    /// The next run is about to be looked at.
+    #[inline]
+    fn meet(&mut self, _: &'f Forest, _: &'f Cover) {}
+
     /// Notes the holders of the first run. Says whether to go on.
     fn begin(&mut self, cover: &'f Cover, blocks: u32) -> bool;
 
@@ -104,6 +110,7 @@ impl Walk {
         self.walkers.clear();
         self.details.clear();
         self.runs.clear();
+        self.seen.clear();
         let mut runs = std::mem::take(&mut self.runs);
         descend(forest, chain, self, |depth, run| runs.push((depth, run)));
         self.runs = runs;
@@ -111,12 +118,22 @@ impl Walk {
 }
 
 impl<'f> Walking<'f> for Walk {
+    #[inline]
+    fn meet(&mut self, forest: &'f Forest, cover: &'f Cover) {
+        if let Some(Holder { seat, .. }) = cover.only()
+            && let Some(face) = forest.seats.face(*seat)
+            && !self.seen.iter().any(|(seen, _)| seen == seat)
+        {
+            self.seen.push((*seat, face.version()));
+        }
+    }
+
     fn begin(&mut self, cover: &'f Cover, blocks: u32) -> bool {
-        let walker = |holder: &Holder| Walker { seat: holder.seat, blocks: holder.lead.min(blocks), detail: 0 };
+        let walker = |holder: &Holder| Walker { seat: holder.seat, blocks: holder.lead().min(blocks), detail: 0 };
         self.walkers.extend(cover.holders().iter().map(walker));
         if cover.has_masks() {
             for (walker, holder) in self.walkers.iter_mut().zip(cover.holders()) {
-                if holder.lead == MASKED {
+                if holder.lead() == MASKED {
                     walker.blocks = 0;
                     walker.read(&mut self.details, cover.mask(holder.seat), blocks);
                 }
@@ -142,10 +159,10 @@ impl<'f> Walking<'f> for Walk {
                 continue;
             }
             any = true;
-            if holder.lead == MASKED {
+            if holder.lead() == MASKED {
                 walker.read(&mut self.details, cover.mask(holder.seat), blocks);
             } else {
-                walker.skip(&mut self.details, holder.lead.min(blocks));
+                walker.skip(&mut self.details, holder.lead().min(blocks));
             }
         }
         any
@@ -172,24 +189,36 @@ impl Walk {
     }
 
     /// Writes the answers down. `wanted`: the ranks that are asked about, ascending; they come back with 0 blocks,
-    /// too, if they hold block 0 and may re-use nothing.
-    pub(super) fn answers(&self, forest: &Forest, grid: Grid, wanted: Option<&[RankId]>, out: &mut Vec<RankMatch>) {
+    /// too, if they hold block 0 and may re-use nothing. `false`: a rank has changed since the walk began, and what is
+    /// known of it is not of one moment.
+    #[must_use]
+    pub(super) fn answers(
+        &self,
+        forest: &Forest,
+        grid: Grid,
+        wanted: Option<&[RankId]>,
+        out: &mut Vec<RankMatch>,
+    ) -> bool {
         out.reserve(self.walkers.len());
         for walker in &self.walkers {
             let Some(face) = forest.seats.face(walker.seat) else { continue };
             if wanted.is_some_and(|wanted| wanted.binary_search(&face.rank).is_err()) {
                 continue;
             }
+            let look = face.look();
+            if self.seen.iter().any(|(seat, version)| *seat == walker.seat && *version != look.version) {
+                return false;
+            }
             let tiers = on_device(walker.blocks);
             let mut found = RankMatch {
                 rank: face.rank,
-                stamp: face.stamp,
+                stamp: look.stamp,
                 blocks: walker.blocks,
                 device: walker.blocks,
                 tiers,
                 lead: tiers,
                 within: [walker.blocks; Tier::KNOWN],
-                held: face.held,
+                held: look.held,
                 partial: face.partial,
                 cut_by_unknown_group: false,
             };
@@ -205,10 +234,11 @@ impl Walk {
                 out.push(found);
             }
         }
+        true
     }
 
     /// The holder of a block of the chain, and the block's number in its run.
-    fn holder(&self, forest: &Forest, seat: u32, depth: usize) -> Option<(u32, Holder, u32)> {
+    fn holder<'f>(&self, forest: &'f Forest, seat: u32, depth: usize) -> Option<(u32, &'f Holder, u32)> {
         let at = self.runs.partition_point(|(from, _)| *from as usize <= depth).checked_sub(1)?;
         let (from, run) = self.runs[at];
         Some((run, forest.holder(run, seat)?, depth as u32 - from))
@@ -251,7 +281,7 @@ fn descend<'f>(forest: &'f Forest, chain: Chain<'_>, walking: &mut impl Walking<
             chain.len(),
             |parent, block, depth| forest.kid(parent, block, chain[depth]),
             |parent, block, depth| forest.touch_kid(parent, block, chain[depth]),
-            |run, depth| same(&forest.run(run).contents, &chain[depth..]),
+            |run, depth| same(forest.run(run).contents.as_slice(), &chain[depth..]),
             walking,
             passing,
         ),
@@ -282,6 +312,7 @@ fn descend_by<'f>(
         && let Some(id) = next(at, block, depth)
     {
         let run = forest.run(id);
+        walking.meet(forest, &run.cover);
         // While the contents come, so do the holders, and what tells the next run if all of this one is the same.
         run.cover.touch();
         let all = run.contents.len();
@@ -311,7 +342,7 @@ impl<'f> Walking<'f> for Scores<'f> {
         self.has_masks = cover.has_masks();
         let (ranks, most) = (self.ranks, blocks);
         self.scores.extend(self.first.iter().map(|holder| {
-            let blocks = holder.lead.min(most);
+            let blocks = holder.lead().min(most);
             RankScore { rank: ranks[holder.seat as usize], blocks, device: blocks }
         }));
         !self.has_masks
@@ -328,7 +359,7 @@ impl<'f> Walking<'f> for Scores<'f> {
             let (Some(first), Some(score)) = (self.first.get(at), scores.get_mut(at)) else { break };
             if first.seat == holder.seat && score.blocks == depth {
                 any = true;
-                score.blocks += holder.lead.min(blocks);
+                score.blocks += holder.lead().min(blocks);
                 score.device = score.blocks;
             }
         }

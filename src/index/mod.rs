@@ -24,7 +24,7 @@
 //! ```text
 //! directory  rank -> cell            (model, grid) -> gate -> forest
 //!
-//! forest     runs: chains of blocks in flat arrays; a child hangs from any block of another run    shared,
+//! forest     runs: chains of blocks in flat arrays (contents); a child hangs from any block        shared,
 //! cover      by run: which rank holds how many of its leading blocks                               behind
 //! heads      (run, block, content) -> child, prefix hash -> run                                    a gate
 //! seats      what a match says of a rank besides
@@ -53,6 +53,12 @@
 //!   is missing: only that keeps readers out. A transaction stays in from its first change until it commits. To which
 //!   holds the last store's names belong is noted after that, or as soon as something else asks.
 //!
+//! * Beside all that, with the gate open to everybody: a transaction that stores a block or two behind the end of a run
+//!   that its rank alone holds, and does nothing else, writes into room that the run has left. Nothing is ever written
+//!   where a reader may look: contents come before the length that shows them, the length before the holder's lead. Who
+//!   wants the stamp as well looks whether the rank's face has changed meanwhile. Everything else about a run, shortening
+//!   it included, takes the gate.
+//!
 //! # Assumed
 //!
 //! Engines store under the end of what they have, and evict tails first; where they do not, it is slower and never
@@ -65,6 +71,7 @@ mod apart;
 mod apply;
 mod bucket;
 mod carry;
+mod contents;
 mod copies;
 mod cover;
 mod directory;
@@ -134,6 +141,9 @@ pub struct Scorer {
     gate: Arc<Gate<Forest>>,
 }
 
+/// So often a match begins again because a rank in it has appended a block meanwhile.
+const BESIDE_TRIES: usize = 4;
+
 /// Which ranks a match is asked of: all of the model's, or those listed.
 pub type Candidates<'a> = Option<&'a [RankId]>;
 
@@ -199,12 +209,15 @@ impl Index {
         out: &mut Vec<RankMatch>,
     ) {
         // A rank may take its seat, with its first batch, between the look at the seats and that at the rank itself.
-        while !self.match_once(model, grid, chain, candidates, out) {}
+        // A rank that appends all the time beside the readers has to wait in the end.
+        let mut tries = 0..BESIDE_TRIES;
+        while !self.match_once(tries.next().is_none(), model, grid, chain, candidates, out) {}
     }
 
-    /// Whether the answer is of one moment for each rank.
+    /// Whether the answer is of one moment for each rank. `alone`: nobody changes anything meanwhile.
     fn match_once(
         &self,
+        alone: bool,
         model: &str,
         grid: Grid,
         chain: Chain<'_>,
@@ -220,18 +233,29 @@ impl Index {
         });
         let directory = self.directory.read();
         if let Some(gate) = directory.scope(model, grid) {
-            let forest = gate.read();
-            lookup::with_walk(|walk| {
-                walk.go(&forest, chain);
-                walk.answers(&forest, grid, wanted.as_deref(), out);
+            let (writing, reading);
+            let forest: &Forest = if alone {
+                writing = gate.write();
+                &writing
+            } else {
+                reading = gate.read();
+                &reading
+            };
+            let is_of_one_moment = lookup::with_walk(|walk| {
+                walk.go(forest, chain);
+                walk.answers(forest, grid, wanted.as_deref(), out)
             });
+            if !is_of_one_moment {
+                return false;
+            }
             if let Some(wanted) = &wanted {
                 out.sort_unstable_by_key(|found| found.rank);
                 let found = out.len();
                 for id in wanted {
                     let known = out[..found].binary_search_by_key(id, |found| found.rank).is_ok();
                     if let Some(face) = forest.seats.of(*id).filter(|_| !known) {
-                        out.push(nothing(*id, face.stamp, face.held, face.partial));
+                        let look = face.look();
+                        out.push(nothing(*id, look.stamp, look.held, face.partial));
                     }
                 }
             }
@@ -434,7 +458,7 @@ impl Tx<'_> {
     fn leave_grid(&mut self) {
         self.hands().publish();
         if let Some((gate, seat)) = self.rank.scope.take() {
-            gate.write().seats.leave(seat);
+            gate.write().leave(seat);
         }
         if let Some(grid) = self.rank.grid.take() {
             self.index.directory.write().leave(&self.cell.model, grid);

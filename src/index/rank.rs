@@ -118,14 +118,7 @@ impl Cell {
 
     /// What matches say of it.
     pub(super) fn face(self: &Arc<Self>, rank: &Rank) -> Face {
-        Face {
-            rank: self.id,
-            stamp: rank.stamp,
-            held: rank.held(),
-            partial: rank.partial,
-            hybrid: rank.hybrid,
-            cell: self.clone(),
-        }
+        Face::new(self.clone(), rank.stamp, rank.held(), rank.partial, rank.hybrid)
     }
 
     pub(super) fn usage(&self, rank: &Rank) -> RankUsage {

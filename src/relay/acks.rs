@@ -1,31 +1,43 @@
-//! Publications into the stream, and what became of them: bounded in number, tried again, and counted where the stream
-//! does not keep them. Followers that listen get them either way; only gaps cannot be filled then.
+//! Publications into the stream, and what became of them: bounded in number and bytes, tried again, and counted where the
+//! stream does not keep them. Followers that listen get them either way; only gaps cannot be filled then.
+//!
+//! An answer of the stream costs its owner more than the message that it answers. So few publications ask for one, and it
+//! stands for all that went before on the same connection, which servers take in their order. What a slow owner publishes asks
+//! each time.
 
 use std::future::IntoFuture as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
 use async_nats::jetstream::{self, context::PublishAckFuture};
+use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::figures::{Figures, count};
 use super::options::StreamOptions;
 use super::stream;
 
-/// Publications whose fate is not known yet. Beyond, the publisher waits, but not for long: a stream that takes nothing
-/// must not keep an owner from saying that it is there.
-const UNKNOWN: usize = 1024;
+/// The shortest time from one question to the next, unless so many publications or bytes wait for an answer by then.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+const UNASKED: usize = 256;
+const UNASKED_BYTES: usize = 1 << 20;
 
-/// How often a publication is tried in all.
+/// Questions without an answer yet. Beyond, the publisher waits, but not for long: a stream that takes nothing must not
+/// keep an owner from saying that it is there.
+const UNKNOWN: usize = 32;
+
+/// How often a publication is tried in all, and the pause before the next time: a stream that is gone says so at once, and
+/// is made again a little later.
 const TRIES: u32 = 3;
+const AGAIN: Duration = Duration::from_millis(300);
 
-/// How long a publication waits for room among those. After that nobody learns its fate.
+/// How long publications wait for room among the questions. After that nobody learns their fate.
 const PACE: Duration = Duration::from_millis(50);
 
 /// The pause between two looks for a stream that is not there.
@@ -34,17 +46,30 @@ const STREAM_RETRY: Duration = Duration::from_millis(500);
 /// The publishing side.
 #[derive(Debug)]
 pub(super) struct Acks {
+    client: async_nats::Client,
     context: jetstream::Context,
-    unknown: mpsc::Sender<(Publication, PublishAckFuture)>,
+    /// What was published since the last question, and when that was.
+    unasked: Vec<Publication>,
+    unasked_bytes: usize,
+    asked: Option<Instant>,
+    unknown: mpsc::Sender<Question>,
     figures: Arc<Figures>,
     tasks: [JoinHandle<()>; 2],
 }
 
+/// One message for the stream. Its id lets the stream keep it once, however often it is sent.
 #[derive(Debug)]
-struct Publication {
-    subject: String,
-    id: String,
-    bytes: Bytes,
+pub(super) struct Publication {
+    pub(super) subject: Subject,
+    pub(super) id: String,
+    pub(super) bytes: Bytes,
+}
+
+/// Publications whose fate the answer to the last of them tells.
+#[derive(Debug)]
+struct Question {
+    of: Vec<Publication>,
+    answer: PublishAckFuture,
     tries: u32,
 }
 
@@ -56,21 +81,48 @@ impl Acks {
         let context = stream::context(client);
         let (unknown, waiting) = mpsc::channel(UNKNOWN);
         let (lost, missing) = mpsc::channel(1);
-        let collect = collect(context.clone(), waiting, lost, Arc::clone(&figures));
+        let collect = collect(client.clone(), context.clone(), waiting, lost, Arc::clone(&figures));
         let keep = keep(context.clone(), options, missing);
-        Self { context, unknown, figures, tasks: [tokio::spawn(collect), tokio::spawn(keep)] }
+        Self {
+            client: client.clone(),
+            context,
+            unasked: Vec::new(),
+            unasked_bytes: 0,
+            asked: None,
+            unknown,
+            figures,
+            tasks: [tokio::spawn(collect), tokio::spawn(keep)],
+        }
     }
 
     /// Publishes. Waits where too much is on the way; the outcome is somebody else's business.
-    pub(super) async fn publish(&self, subject: String, id: String, bytes: Bytes) {
-        let publication = Publication { subject, id, bytes, tries: 1 };
-        let told = match send(&self.context, &publication).await {
+    pub(super) async fn publish(&mut self, publication: Publication) {
+        self.unasked_bytes += publication.bytes.len();
+        let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY)
+            || self.unasked.len() + 1 >= UNASKED
+            || self.unasked_bytes >= UNASKED_BYTES;
+        if !is_due {
+            match tell(&self.client, &publication).await {
+                Some(()) => self.unasked.push(publication),
+                None => count(&self.figures.unkept),
+            }
+            return;
+        }
+        self.asked = Some(Instant::now());
+        self.unasked_bytes = 0;
+        let answer = ask(&self.context, &publication).await;
+        let mut of = std::mem::take(&mut self.unasked);
+        of.push(publication);
+        let count = of.len() as u64;
+        let told = match answer {
             // The collecting task lives as long as this does.
-            Some(ack) => timeout(PACE, self.unknown.send((publication, ack))).await.is_ok(),
+            Some(answer) => {
+                timeout(PACE, self.unknown.send(Question { of, answer, tries: 1 })).await.is_ok_and(|sent| sent.is_ok())
+            }
             None => false,
         };
         if !told {
-            count(&self.figures.unkept);
+            self.figures.unkept.fetch_add(count, Relaxed);
         }
     }
 }
@@ -81,45 +133,76 @@ impl Drop for Acks {
     }
 }
 
-async fn send(context: &jetstream::Context, publication: &Publication) -> Option<PublishAckFuture> {
-    let Publication { subject, id, bytes, .. } = publication;
+fn headers(id: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    headers.insert(async_nats::header::NATS_MESSAGE_ID, id.as_str());
-    context.publish_with_headers(subject.clone(), headers, bytes.clone()).await.ok()
+    headers.insert(async_nats::header::NATS_MESSAGE_ID, id);
+    headers
+}
+
+/// Publishes without a question.
+async fn tell(client: &async_nats::Client, publication: &Publication) -> Option<()> {
+    let Publication { subject, id, bytes } = publication;
+    client.publish_with_headers(subject.clone(), headers(id), bytes.clone()).await.ok()
+}
+
+async fn ask(context: &jetstream::Context, publication: &Publication) -> Option<PublishAckFuture> {
+    let Publication { subject, id, bytes } = publication;
+    context.publish_with_headers(subject.clone(), headers(id), bytes.clone()).await.ok()
 }
 
 async fn collect(
+    client: async_nats::Client,
     context: jetstream::Context,
-    mut waiting: mpsc::Receiver<(Publication, PublishAckFuture)>,
+    mut waiting: mpsc::Receiver<Question>,
     lost: mpsc::Sender<()>,
     figures: Arc<Figures>,
 ) {
-    let outcome = |(publication, ack): (Publication, PublishAckFuture)| async move {
-        (publication, ack.into_future().await.is_ok())
+    let answered = |Question { of, answer, tries }: Question| {
+        let lost = lost.clone();
+        async move {
+            let kept = answer.into_future().await.is_ok();
+            if !kept {
+                // Perhaps there is no stream any more: one such word is enough.
+                let _ = lost.try_send(());
+                sleep(AGAIN).await;
+            }
+            (of, tries, kept)
+        }
     };
     let mut pending = FuturesUnordered::new();
     loop {
         tokio::select! {
             next = waiting.recv(), if pending.len() < UNKNOWN => match next {
-                Some(next) => pending.push(outcome(next)),
+                Some(next) => pending.push(answered(next)),
                 None => return,
             },
-            Some((mut publication, kept)) = pending.next() => {
+            Some((of, tries, kept)) = pending.next() => {
+                let count = of.len() as u64;
                 if kept {
-                    count(&figures.kept);
+                    figures.kept.fetch_add(count, Relaxed);
                     continue;
                 }
-                // Perhaps there is no stream any more: one such word is enough.
-                let _ = lost.try_send(());
-                publication.tries += 1;
-                let again = if publication.tries <= TRIES { send(&context, &publication).await } else { None };
+                let again = if tries < TRIES { send_again(&client, &context, &of).await } else { None };
                 match again {
-                    Some(ack) => pending.push(outcome((publication, ack))),
-                    None => count(&figures.unkept),
+                    Some(answer) => pending.push(answered(Question { of, answer, tries: tries + 1 })),
+                    None => drop(figures.unkept.fetch_add(count, Relaxed)),
                 }
             }
         }
     }
+}
+
+/// Sends publications once more, and asks with the last.
+async fn send_again(
+    client: &async_nats::Client,
+    context: &jetstream::Context,
+    publications: &[Publication],
+) -> Option<PublishAckFuture> {
+    let (last, before) = publications.split_last()?;
+    for publication in before {
+        tell(client, publication).await?;
+    }
+    ask(context, last).await
 }
 
 /// Makes the stream at the start, and again whenever something was not kept.

@@ -1,22 +1,20 @@
 //! One rank that somebody else owns: a mirror of it, and how far that can be trusted.
 
-use std::collections::BTreeMap;
+mod catch_up;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use async_nats::StatusCode;
 use async_nats::jetstream;
 use bytes::Bytes;
-use futures_util::StreamExt;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::RelayOptions;
-use super::kept;
 use super::message::{self, Batch, Unusable};
 use super::stream;
-use super::subject::{Address, Topic};
+use super::subject::Address;
 use crate::feed::Place;
 use crate::feed::status::{Entry, State};
 use crate::proto::v1;
@@ -24,18 +22,6 @@ use crate::replica::{Fault, Message, Mirror, Progress};
 
 /// How long the deltas that an announcement counts may be on their way before they are looked for.
 const ON_THE_WAY: Duration = Duration::from_millis(200);
-
-/// The longest silence between two pieces of a snapshot.
-const PIECE: Duration = Duration::from_secs(5);
-
-/// Pieces of a snapshot: half a billion blocks.
-const PIECES: usize = 1 << 16;
-
-/// The pause between two looks for what an owner that is away has put away.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-
-/// The first and the longest pause between two attempts to get a snapshot.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What a follower is told.
 #[derive(Debug)]
@@ -372,156 +358,6 @@ impl Follower {
         tracing::debug!(feed = %self.entry.identity, %fault, "The mirror needs a snapshot.");
         self.over |= fault == Fault::Gone;
         self.void();
-    }
-
-    /// Looks in the stream for what is missing; else a snapshot must come.
-    async fn fill(&mut self, have: Option<Batch>) {
-        if self.mirror.at().is_none() {
-            return;
-        }
-        // All who were cut off together come back together.
-        let joins = Arc::clone(&self.means.joins);
-        let Ok(_turn) = joins.acquire().await else { return };
-        self.read_stream(have).await;
-    }
-
-    async fn read_stream(&mut self, have: Option<Batch>) {
-        {
-            let mut status = self.entry.status();
-            status.gaps += 1;
-            status.state = State::Replaying;
-            status.since = SystemTime::now();
-            "deltas are missing, and looked for in the stream".clone_into(&mut status.why);
-        }
-        let name = &self.means.options.stream.name;
-        let (subject, from) = (Topic::Events.of(&self.address), stream::after(self.applied));
-        let found = stream::read(&self.context, name, subject, from).await.unwrap_or_default();
-        let found = found.iter().filter_map(|found| Batch::decode(&found.bytes).ok());
-        let batches: BTreeMap<u64, Batch> =
-            found.chain(have).filter(|batch| batch.life == self.life).map(|batch| (batch.number, batch)).collect();
-        for batch in batches.values() {
-            if !self.apply(batch) {
-                break;
-            }
-        }
-        let wanted = batches.values().last().and_then(|batch| batch.deltas.last()?.at).map_or(0, |at| at.number);
-        let said = self.said.as_ref().map_or(0, |(.., number)| *number);
-        let whole = self.mirror.at().is_some_and(|at| at.number >= wanted.max(said));
-        *self.entry.status().replays.entry(if whole { "complete" } else { "short" }).or_default() += 1;
-        if !whole {
-            self.void();
-        }
-    }
-
-    /// Gets a snapshot of the owner.
-    async fn join(&mut self) {
-        let joins = Arc::clone(&self.means.joins);
-        let Ok(_turn) = joins.acquire().await else { return };
-        self.show();
-        let outcome = match self.fetch().await {
-            Ok(()) => {
-                self.tries = 0;
-                "restored"
-            }
-            Err(why) => {
-                tracing::debug!(feed = %self.entry.identity, why, "No snapshot.");
-                self.mirror.forget();
-                let wait = RETRY.0.saturating_mul(1 << self.tries.min(16)).min(RETRY.1);
-                self.tries = self.tries.saturating_add(1);
-                self.next_try = Instant::now() + wait.mul_f64(0.5 + fastrand::f64() / 2.0);
-                "failed"
-            }
-        };
-        *self.entry.status().snapshots.entry(outcome).or_default() += 1;
-    }
-
-    /// Begins with what the owner has put away, and goes on with what the stream has after it.
-    async fn restore(&mut self) {
-        let joins = Arc::clone(&self.means.joins);
-        let Ok(_turn) = joins.acquire().await else { return };
-        let outcome = match self.put_back().await {
-            Ok(()) => {
-                self.from_kept = true;
-                self.read_stream(None).await;
-                "restored"
-            }
-            Err(why) => {
-                tracing::debug!(feed = %self.entry.identity, why, "Nothing was put away.");
-                self.mirror.forget();
-                "failed"
-            }
-        };
-        self.next_try = Instant::now() + LOOK_AGAIN.mul_f64(0.5 + fastrand::f64() / 2.0);
-        *self.entry.status().snapshots.entry(outcome).or_default() += 1;
-    }
-
-    async fn put_back(&mut self) -> Result<(), &'static str> {
-        let found = kept::read(&self.context, &self.means.options.stream, &self.address).await;
-        let (pieces, written) = found.ok().flatten().ok_or("there is none")?;
-        self.batch = None;
-        self.applied = written;
-        for piece in pieces {
-            let (life, piece) = message::decode_piece(&piece, &self.address).map_err(|unusable| {
-                self.drop(unusable.reason());
-                unusable.reason()
-            })?;
-            if life != self.life {
-                return Err("it is of another registration");
-            }
-            let ended = matches!(piece, Message::End(..));
-            self.mirror.apply(life, piece).map_err(|_| "a piece that does not fit")?;
-            if ended {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-        if self.mirror.at().is_some() { Ok(()) } else { Err("it is not whole") }
-    }
-
-    async fn fetch(&mut self) -> Result<(), &'static str> {
-        let client = self.means.client.clone();
-        let inbox = client.new_inbox();
-        let mut answers = client.subscribe(inbox.clone()).await.map_err(|_| "no subscription")?;
-        let subject = Topic::Snapshot.of(&self.address);
-        client.publish_with_reply(subject, inbox, Bytes::new()).await.map_err(|_| "no request")?;
-        self.batch = None;
-        self.applied = SystemTime::now();
-        for _ in 0..PIECES {
-            let answer = match timeout(PIECE, answers.next()).await {
-                Ok(Some(answer)) => answer,
-                Ok(None) => return Err("the subscription ended"),
-                Err(_) => return Err("no answer in time"),
-            };
-            if answer.status == Some(StatusCode::NO_RESPONDERS) {
-                return Err("nobody answers");
-            }
-            let (life, piece) = message::decode_piece(&answer.payload, &self.address).map_err(|unusable| {
-                self.drop(unusable.reason());
-                unusable.reason()
-            })?;
-            // Of two owners each answers, and the older one may be the first.
-            if life < self.life {
-                continue;
-            }
-            if life != self.life {
-                return Err("an answer of another registration");
-            }
-            let ended = matches!(piece, Message::End(..));
-            match self.mirror.apply(life, piece) {
-                Ok(_) if ended && self.mirror.at().is_some() => {
-                    self.from_kept = false;
-                    return Ok(());
-                }
-                Ok(_) => {}
-                Err(Fault::Gone) => {
-                    self.over = true;
-                    return Err("withdrawn");
-                }
-                Err(_) => return Err("a piece that does not fit"),
-            }
-            tokio::task::yield_now().await;
-        }
-        Err("more pieces than any snapshot has")
     }
 
     /// Takes `live` back before anybody can see why.

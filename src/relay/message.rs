@@ -3,6 +3,8 @@
 //!
 //! Reading is pure: no I/O, and no panic whatever the bytes.
 
+use std::fmt;
+
 use bytes::Bytes;
 use prost::Message as _;
 
@@ -45,6 +47,13 @@ pub struct Batch {
     /// The first delta goes on from the last of the batch before.
     pub continues: bool,
 }
+
+/// Makes the pieces of one snapshot: a compressor costs more to set up than a piece takes.
+pub struct Packer(zstd::bulk::Compressor<'static>);
+
+/// Reads the pieces of one snapshot.
+#[derive(Default)]
+pub struct Unpacker(zstd::bulk::Decompressor<'static>);
 
 // === impl Unusable ===
 
@@ -103,40 +112,84 @@ pub fn announcement(bytes: &[u8], address: &Address) -> Result<v1::Announcement,
     }
 }
 
-/// One piece of a snapshot, without what its reader can work out.
+/// One piece of a snapshot alone, without what its reader can work out.
 ///
 /// # Errors
 /// What the compressor says.
-pub fn encode_piece(mut event: v1::event::Event) -> std::io::Result<Bytes> {
-    if let v1::event::Event::SnapshotPart(part) = &mut event {
-        part.runs.iter_mut().for_each(|run| run.prefix_hashes = Vec::new());
-    }
-    let event = v1::Event { event: Some(event) }.encode_to_vec();
-    zstd::bulk::compress(&event, LEVEL).map(Bytes::from)
+pub fn encode_piece(event: v1::event::Event) -> std::io::Result<Bytes> {
+    Packer::new()?.pack(event)
 }
 
-/// A piece of a snapshot that came as an answer for `address`, and the life it is of.
+/// A piece of a snapshot that came alone as an answer for `address`, and the life it is of.
 ///
 /// # Errors
 /// [`Unusable`].
 pub fn decode_piece(bytes: &[u8], address: &Address) -> Result<(u64, replica::Message), Unusable> {
-    if bytes.len() > MAX_MESSAGE {
-        return Err(Unusable::TooLarge);
+    Unpacker::default().unpack(bytes, address)
+}
+
+// === impl Packer ===
+
+impl Packer {
+    /// One that has packed nothing yet.
+    ///
+    /// # Errors
+    /// What the compressor says.
+    pub fn new() -> std::io::Result<Self> {
+        zstd::bulk::Compressor::new(LEVEL).map(Self)
     }
-    let plain = zstd::bulk::decompress(bytes, MAX_MESSAGE).map_err(|_| Unusable::Malformed)?;
-    let v1::Event { event } = decode(&plain)?;
-    use v1::event::Event;
-    let (key, message) = match event {
-        Some(Event::SnapshotBegin(begin)) => (begin.key.clone(), replica::Message::begin(&begin)),
-        Some(Event::SnapshotPart(part)) => (part.key.clone(), replica::Message::bare_part(&part)),
-        Some(Event::SnapshotEnd(end)) => (end.key.clone(), replica::Message::end(&end)),
-        _ => return Err(Unusable::Malformed),
-    };
-    let key = key.ok_or(Unusable::Malformed)?;
-    if Address::new(&key.model, &key.worker, key.rank) != *address {
-        return Err(Unusable::ForeignKey);
+
+    /// Packs the next piece, without what its reader can work out.
+    ///
+    /// # Errors
+    /// What the compressor says.
+    pub fn pack(&mut self, mut event: v1::event::Event) -> std::io::Result<Bytes> {
+        if let v1::event::Event::SnapshotPart(part) = &mut event {
+            part.runs.iter_mut().for_each(|run| run.prefix_hashes = Vec::new());
+        }
+        let event = v1::Event { event: Some(event) }.encode_to_vec();
+        self.0.compress(&event).map(Bytes::from)
     }
-    Ok((key.life, message.map_err(|_| Unusable::Malformed)?))
+}
+
+impl fmt::Debug for Packer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packer").finish_non_exhaustive()
+    }
+}
+
+// === impl Unpacker ===
+
+impl Unpacker {
+    /// Reads a piece that came as an answer for `address`, and the life it is of.
+    ///
+    /// # Errors
+    /// [`Unusable`].
+    pub fn unpack(&mut self, bytes: &[u8], address: &Address) -> Result<(u64, replica::Message), Unusable> {
+        if bytes.len() > MAX_MESSAGE {
+            return Err(Unusable::TooLarge);
+        }
+        let plain = self.0.decompress(bytes, MAX_MESSAGE).map_err(|_| Unusable::Malformed)?;
+        let v1::Event { event } = decode(&plain)?;
+        use v1::event::Event;
+        let (key, message) = match event {
+            Some(Event::SnapshotBegin(begin)) => (begin.key.clone(), replica::Message::begin(&begin)),
+            Some(Event::SnapshotPart(part)) => (part.key.clone(), replica::Message::bare_part(&part)),
+            Some(Event::SnapshotEnd(end)) => (end.key.clone(), replica::Message::end(&end)),
+            _ => return Err(Unusable::Malformed),
+        };
+        let key = key.ok_or(Unusable::Malformed)?;
+        if Address::new(&key.model, &key.worker, key.rank) != *address {
+            return Err(Unusable::ForeignKey);
+        }
+        Ok((key.life, message.map_err(|_| Unusable::Malformed)?))
+    }
+}
+
+impl fmt::Debug for Unpacker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unpacker").finish_non_exhaustive()
+    }
 }
 
 fn decode<M: prost::Message + Default>(bytes: &[u8]) -> Result<M, Unusable> {

@@ -14,6 +14,8 @@
 //!
 //! - Nothing here can hold up an engine's feed: what changes is heard behind a bounded queue, and who is too slow is
 //!   cut. Deltas are left out then, and followers see that by the numbers.
+//! - What changes after a pause is published at once; of a busy owner, changes come together for some milliseconds. The
+//!   stream is asked now and then whether it keeps what is published, not each time.
 //! - A follower subscribes first, then asks the owner what the rank holds, and applies what follows; what lies in the
 //!   snapshot already is known by its number. A gap is filled from the stream, else by another snapshot.
 //! - A rank is shown as its owner sees it only while its mirror has come as far as the owner last said, over a connection

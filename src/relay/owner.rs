@@ -5,7 +5,7 @@
 //! too slow, or gone for too long, the queue is cut: deltas are left out, followers see it by the numbers, and take a
 //! new snapshot.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,10 +21,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::RelayOptions;
-use super::acks::Acks;
+use super::acks::{Acks, Publication};
 use super::figures::{Figures, count};
 use super::kept;
-use super::message::{encode_piece, proto_state};
+use super::message::{Packer, proto_state};
 use super::subject::{Address, Topic};
 use crate::feed::status::{Board, Entry, State};
 use crate::index::{Delta, Heard, Index, Listener, TapBounds};
@@ -56,8 +56,11 @@ const SENDING: usize = 2;
 /// Changes that are published at once; a batch has [`encode::MAX_BLOCKS`] blocks at most.
 const DELTAS: usize = 4096;
 
-/// The shortest time from one round of publications to the next.
-const ROUND: Duration = Duration::from_millis(1);
+/// The time from one round of publications to the next: so much for each message of it, within these bounds. A message costs
+/// its owner, the servers and every follower about the same whatever is in it, so changes come together: up to ten busy ranks
+/// send two thousand a second, more of them two hundred each, and none waits longer than that.
+const FOR_EACH: Duration = Duration::from_micros(500);
+const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
 
 /// Pieces of a snapshot between two looks at whether the connection keeps up.
 const FLUSH_EVERY: usize = 16;
@@ -73,7 +76,9 @@ pub(super) struct Owner {
     /// Our name among owners.
     name: String,
     acks: Acks,
-    /// When was last published.
+    /// Scratch: ranks whose batches are begun.
+    begun: Vec<RankId>,
+    /// When is published next, at the earliest.
     round: Instant,
     figures: Arc<Figures>,
     /// Snapshots that are on their way to who asked.
@@ -93,8 +98,8 @@ struct Owned {
     entry: Arc<Entry>,
     /// The last delta that was published, or left out.
     at: v1::Point,
-    /// Batches that were published.
-    batches: u64,
+    /// What is published next.
+    batch: Batch,
     said: (State, String),
     due: Instant,
     asked: Vec<Subject>,
@@ -107,12 +112,13 @@ struct Owned {
 }
 
 /// One rank's deltas on their way out.
-struct Publishing<'a> {
-    owned: &'a mut Owned,
-    acks: &'a Acks,
-    figures: &'a Figures,
-    subject: String,
-    /// The next batch goes on from the one before.
+struct Batch {
+    subject: Subject,
+    life: u64,
+    writer: BatchWriter,
+    /// Its number: so many were published before it.
+    number: u64,
+    /// It goes on from the one before.
     continues: bool,
 }
 
@@ -130,8 +136,24 @@ impl Owner {
         let acks = Acks::new(&client, options.stream.clone(), Arc::clone(&figures));
         let listener = index.listen(TapBounds::default());
         let requests = mpsc::channel(REQUESTS);
-        let (ranks, sending, keeping, round) = (HashMap::new(), JoinSet::new(), JoinSet::new(), Instant::now());
-        Self { options, client, index, board, listener, ranks, name, acks, round, figures, sending, keeping, requests }
+        let (ranks, begun, round) = (HashMap::new(), Vec::new(), Instant::now());
+        let (sending, keeping) = (JoinSet::new(), JoinSet::new());
+        Self {
+            options,
+            client,
+            index,
+            board,
+            listener,
+            ranks,
+            name,
+            acks,
+            begun,
+            round,
+            figures,
+            sending,
+            keeping,
+            requests,
+        }
     }
 
     /// Publishes until it is dropped.
@@ -161,24 +183,24 @@ impl Owner {
         }
     }
 
-    /// Lets a busy engine's changes come together: a message costs more than what is in it. What comes after a pause does not
-    /// wait.
-    async fn gather(&mut self) {
-        let next = self.round + ROUND;
-        if next > Instant::now() {
-            sleep_until(next).await;
+    /// Lets the changes of busy engines come together. What comes after a pause does not wait.
+    async fn gather(&self) {
+        if self.round > Instant::now() {
+            sleep_until(self.round).await;
         }
-        self.round = Instant::now();
     }
 
     /// Says that this owner leaves.
     pub(super) async fn leave(&mut self) {
         let ranks: Vec<RankId> = self.ranks.keys().copied().collect();
-        for rank in ranks {
-            self.announce(rank, |announcement| announcement.leaves = true).await;
-        }
+        let said = async {
+            for rank in ranks {
+                self.announce(rank, |announcement| announcement.leaves = true).await;
+            }
+            self.client.flush().await
+        };
         // Who is gone before that is found out by its silence.
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.client.flush()).await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), said).await;
     }
 
     /// Follows ranks that came, gives up those that went, and says what is due.
@@ -258,8 +280,10 @@ impl Owner {
                 () = end.cancelled() => {}
             }
         });
-        let (batches, asked, sent) = (0, Vec::new(), None);
-        Some(Owned { address, key, entry, at, batches, said, due, asked, sent, keep, _listening })
+        let (subject, life) = (Subject::from(Topic::Events.of(&address)), key.life);
+        let batch = Batch { subject, life, writer: BatchWriter::new(life), number: 0, continues: false };
+        let (asked, sent) = (Vec::new(), None);
+        Some(Owned { address, key, entry, at, batch, said, due, asked, sent, keep, _listening })
     }
 
     /// The queue was cut: what waited in it is left out.
@@ -276,46 +300,49 @@ impl Owner {
 
     /// Publishes what was heard, and what else there is already, each rank's together.
     async fn publish(&mut self, first: Heard) {
-        let mut deltas: BTreeMap<RankId, Vec<Arc<Delta>>> = BTreeMap::new();
+        let begins = Instant::now();
+        let mut begun = std::mem::take(&mut self.begun);
         let mut next = Some(first);
         let mut count = 0;
         while let Some(heard) = next.take() {
             if let Heard::Delta(delta) = heard {
                 count += delta.changes.len().max(1);
-                deltas.entry(delta.rank).or_default().push(delta);
+                self.add(&delta, &mut begun).await;
             }
             if count < DELTAS {
                 // A cut is found by the next who waits.
                 next = self.listener.try_next().ok().flatten();
             }
         }
-        for (rank, deltas) in deltas {
-            self.publish_rank(rank, &deltas).await;
+        // Who has fallen behind goes on at once.
+        let pause = FOR_EACH.saturating_mul(begun.len() as u32).clamp(ROUND.0, ROUND.1);
+        self.round = if count < DELTAS { begins + pause } else { begins };
+        for rank in begun.drain(..) {
+            if let Some(owned) = self.ranks.get_mut(&rank) {
+                owned.batch.publish(&mut self.acks, &self.figures, false).await;
+            }
         }
+        self.begun = begun;
     }
 
-    async fn publish_rank(&mut self, rank: RankId, deltas: &[Arc<Delta>]) {
-        let Some(owned) = self.ranks.get_mut(&rank) else { return };
-        let subject = Topic::Events.of(&owned.address);
-        let mut publishing = Publishing { owned, acks: &self.acks, figures: &self.figures, subject, continues: false };
-        let mut batch = BatchWriter::new(publishing.owned.key.life);
-        for delta in deltas {
-            let blocks = bare::blocks(delta);
-            if !batch.has_room(blocks) && !batch.is_empty() {
-                batch = publishing.publish(batch, false).await;
-            }
-            publishing.owned.at = encode::point(delta);
-            if blocks <= encode::MAX_BLOCKS {
-                batch.add(delta);
-                continue;
-            }
-            for piece in encode::bare(delta) {
-                batch.add_piece(&piece);
-                batch = publishing.publish(batch, piece.goes_on).await;
-            }
+    /// Adds a delta to its rank's batch, which goes out where it is full; one that is begun is named in `begun`.
+    async fn add(&mut self, delta: &Delta, begun: &mut Vec<RankId>) {
+        let Some(owned) = self.ranks.get_mut(&delta.rank) else { return };
+        let (batch, acks, figures) = (&mut owned.batch, &mut self.acks, &*self.figures);
+        let blocks = bare::blocks(delta);
+        if batch.writer.is_empty() {
+            begun.push(delta.rank);
+        } else if !batch.writer.has_room(blocks) {
+            batch.publish(acks, figures, false).await;
         }
-        if !batch.is_empty() {
-            publishing.publish(batch, false).await;
+        owned.at = encode::point(delta);
+        if blocks <= encode::MAX_BLOCKS {
+            batch.writer.add(delta);
+            return;
+        }
+        for piece in encode::bare(delta) {
+            batch.writer.add_piece(&piece);
+            batch.publish(acks, figures, piece.goes_on).await;
         }
     }
 
@@ -388,7 +415,10 @@ impl Owner {
 /// The pieces of a snapshot, made beside everything else.
 async fn pieces(key: v1::RankKey, delta: Delta) -> Option<Vec<Bytes>> {
     let made = spawn_blocking(move || {
-        encode::Snapshot::new(key, Arc::new(delta)).map(encode_piece).collect::<Result<Vec<_>, _>>()
+        let mut packer = Packer::new()?;
+        encode::Snapshot::bare(key, Arc::new(delta))
+            .map(|event| packer.pack(event))
+            .collect::<std::io::Result<Vec<_>>>()
     });
     made.await.ok()?.ok()
 }
@@ -420,17 +450,20 @@ async fn listen(client: async_nats::Client, address: Address, asked: mpsc::Sende
     }
 }
 
-// === impl Publishing ===
+// === impl Batch ===
 
-impl Publishing<'_> {
-    /// Publishes a batch, whose last delta may go on in the next, and begins that.
-    async fn publish(&mut self, batch: BatchWriter, goes_on: bool) -> BatchWriter {
-        let (life, number) = (self.owned.key.life, self.owned.batches);
-        self.owned.batches += 1;
-        let bytes = batch.finish(number, self.continues);
+impl Batch {
+    /// Publishes what it has, if anything; its last delta may go on in the next.
+    async fn publish(&mut self, acks: &mut Acks, figures: &Figures, goes_on: bool) {
+        if self.writer.is_empty() {
+            return;
+        }
+        let bytes =
+            std::mem::replace(&mut self.writer, BatchWriter::new(self.life)).finish(self.number, self.continues);
+        figures.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        let id = format!("{:x}.{}", self.life, self.number);
+        self.number += 1;
         self.continues = goes_on;
-        self.figures.bytes.fetch_add(bytes.len() as u64, Relaxed);
-        self.acks.publish(self.subject.clone(), format!("{life:x}.{number}"), bytes).await;
-        BatchWriter::new(life)
+        acks.publish(Publication { subject: self.subject.clone(), id, bytes }).await;
     }
 }

@@ -35,6 +35,7 @@ mod key {
 /// A batch in the making. Its bytes are those that the message of the same deltas, [bare](encode::bare), would have.
 #[derive(Debug)]
 pub struct BatchWriter {
+    life: u64,
     bytes: Vec<u8>,
     blocks: usize,
     /// Scratch for one delta.
@@ -45,13 +46,8 @@ pub struct BatchWriter {
 
 impl BatchWriter {
     /// A batch without deltas of a registration's life.
-    pub fn new(life: u64) -> Self {
-        let mut bytes = Vec::with_capacity(256);
-        if life != 0 {
-            bytes.push(key::LIFE);
-            bytes.extend(life.to_le_bytes());
-        }
-        Self { bytes, blocks: 0, delta: Vec::new() }
+    pub const fn new(life: u64) -> Self {
+        Self { life, bytes: Vec::new(), blocks: 0, delta: Vec::new() }
     }
 
     /// Whether nothing was added.
@@ -79,7 +75,19 @@ impl BatchWriter {
         self.put(MAX_BLOCKS, &piece.encode_to_vec());
     }
 
+    /// What a batch begins with.
+    fn begin(&mut self) {
+        self.bytes.reserve(128);
+        if self.life != 0 {
+            self.bytes.push(key::LIFE);
+            self.bytes.extend(self.life.to_le_bytes());
+        }
+    }
+
     fn put(&mut self, blocks: usize, delta: &[u8]) {
+        if self.is_empty() {
+            self.begin();
+        }
         self.blocks += blocks.max(1);
         self.bytes.push(key::DELTAS);
         put_varint(&mut self.bytes, delta.len() as u64);
@@ -88,6 +96,9 @@ impl BatchWriter {
 
     /// The batch's bytes: `number` is its own, and it `continues` where its first delta goes on from the batch before.
     pub fn finish(mut self, number: u64, continues: bool) -> Bytes {
+        if self.is_empty() {
+            self.begin();
+        }
         put_number(&mut self.bytes, key::NUMBER, number);
         put_number(&mut self.bytes, key::CONTINUES, u64::from(continues));
         self.bytes.into()

@@ -16,6 +16,8 @@ pub const MAX_BLOCKS: usize = 8192;
 pub struct Snapshot {
     key: v1::RankKey,
     delta: Arc<Delta>,
+    /// Runs are told with their prefix hashes.
+    whole: bool,
     begun: bool,
     ended: bool,
     /// The next change, and how many of its blocks were told.
@@ -103,7 +105,12 @@ pub(super) fn plain(change: &Change) -> Option<v1::change::Change> {
 impl Snapshot {
     /// The messages of a snapshot, which the index has told as a delta from nothing.
     pub fn new(key: v1::RankKey, delta: Arc<Delta>) -> Self {
-        Self { key, delta, begun: false, ended: false, next: 0, told: 0, last: None, parts: 0 }
+        Self { key, delta, whole: true, begun: false, ended: false, next: 0, told: 0, last: None, parts: 0 }
+    }
+
+    /// The same, with runs as [`bare`] tells them.
+    pub fn bare(key: v1::RankKey, delta: Arc<Delta>) -> Self {
+        Self { whole: false, ..Self::new(key, delta) }
     }
 
     fn begin(&self) -> v1::SnapshotBegin {
@@ -140,7 +147,7 @@ impl Snapshot {
                 self.last = run.parent;
             }
             let end = run.contents.len().min(self.told + room);
-            let piece = piece(run, self.told, end, &mut self.last, true);
+            let piece = piece(run, self.told, end, &mut self.last, self.whole);
             room -= end - self.told;
             runs.push(piece);
             self.told = end;

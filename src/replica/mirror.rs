@@ -195,8 +195,10 @@ impl Mirror {
     /// Applies changes in one transaction; with a stamp they are complete.
     fn change(&mut self, changes: &[Change], stamp: Option<Stamp>) -> Result<(), Fault> {
         let Self { writer, ways, evicted, .. } = self;
+        // A snapshot's hashes are worked out before the transaction, in which others may have to wait.
+        let named: Vec<Vec<Block>> = changes.iter().map(blocks).collect();
         let mut tx = writer.begin().map_err(|_| Fault::Gone)?;
-        for change in changes {
+        for (change, blocks) in changes.iter().zip(&named) {
             match change {
                 Change::Cleared => {
                     tx.clear();
@@ -215,7 +217,7 @@ impl Mirror {
                     tx.mark_groups(*too_many);
                 }
                 Change::Partial(partial) => tx.mark_partial(*partial || *evicted),
-                Change::Run(run) => match apply_run(&mut tx, ways, run) {
+                Change::Run(run) => match apply_run(&mut tx, ways, run, blocks) {
                     // What a bound of this index has let go of is missed here, and said so.
                     Err(Fault::Misfit) if *evicted => {}
                     applied => *evicted |= applied?,
@@ -234,8 +236,15 @@ impl Mirror {
 /// Blocks on the way to others: content and the block before.
 type Ways = HashMap<PrefixHash, (ContentHash, Option<PrefixHash>)>;
 
-/// Applies one run; whether a bound has let go of something for it.
-fn apply_run(tx: &mut Tx<'_>, ways: &mut Ways, run: &BlockRun) -> Result<bool, Fault> {
+/// The blocks that a change stores.
+fn blocks(change: &Change) -> Vec<Block> {
+    let Change::Run(run @ BlockRun { what: What::Stored(_), group: None, .. }) = change else { return Vec::new() };
+    let names = run.prefixes().map(|prefix| EngineHash::from_u64(prefix.0));
+    names.zip(&run.contents).map(|(engine, content)| Block { engine, content: *content }).collect()
+}
+
+/// Applies one run, which stores these [`blocks`]; whether a bound has let go of something for it.
+fn apply_run(tx: &mut Tx<'_>, ways: &mut Ways, run: &BlockRun, blocks: &[Block]) -> Result<bool, Fault> {
     let names = || run.prefixes().map(|prefix| EngineHash::from_u64(prefix.0));
     match (run.what, run.group) {
         (What::Passed, _) => {
@@ -247,8 +256,7 @@ fn apply_run(tx: &mut Tx<'_>, ways: &mut Ways, run: &BlockRun) -> Result<bool, F
         }
         (What::Stored(tier), None) => {
             let parent = parent(tx, ways, run.parent)?;
-            let blocks = names().zip(&run.contents).map(|(engine, content)| Block { engine, content: *content });
-            return Ok(tx.store(parent, tier, HOME, &blocks.collect::<Vec<_>>()).evicted > 0);
+            return Ok(tx.store(parent, tier, HOME, blocks).evicted > 0);
         }
         (What::Stored(tier), Some(group)) => tx.hold(tier, group, &names().collect::<Vec<_>>()),
         (What::Removed(tier), group) => {

@@ -1,15 +1,16 @@
 //! Several threads at once.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use kvtap::block::Tier;
-use kvtap::hash::Seed;
+use kvtap::hash::{ContentHash, PrefixHash, Seed};
 use kvtap::index::{Block, Chain, Parent};
 use kvtap::worker::Stamp;
 
-use crate::fleet::{Fleet, GROUP, MODEL, grid, prompt};
+use crate::fleet::{Fleet, GROUP, MODEL, diverging_to, grid, prompt};
 
 #[test]
 fn a_reader_sees_a_whole_batch_or_none_of_it() {
@@ -134,4 +135,105 @@ fn ranks_come_and_go_under_readers_and_none_is_answered_for_after_its_end() {
         assert!(ended.iter().all(Result::is_ok), "a worker failed");
     });
     assert!(fleet.ask(&chain).is_empty());
+}
+
+#[test]
+fn a_block_that_is_appended_while_others_read_is_seen_with_its_stamp_or_not_at_all() {
+    const SHARED: usize = 5;
+    const BLOCKS: usize = 600;
+    const LIVES: u64 = 40;
+    let fleet = Fleet::new();
+    let chain = prompt(0, 0..BLOCKS);
+    let prefixes = PrefixHash::chain(&chain);
+    let (mut decoding, mut idle) = (fleet.worker(), fleet.worker());
+    idle.store(&chain[..SHARED]);
+    let (id, names) = (decoding.id(), decoding.names(&chain));
+    let block = |i: usize| Block { engine: names[i], content: chain[i] };
+    let (done, between) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for by_prefix in [false, true] {
+            let (chain, prefixes, fleet, done, between) = (&chain, &prefixes, &fleet, &done, &between);
+            scope.spawn(move || {
+                let asked = if by_prefix { Chain::Prefix(prefixes) } else { Chain::Content(chain) };
+                let (mut out, mut scores, mut last) = (Vec::new(), Vec::new(), (0, 0));
+                while !done.load(Ordering::Acquire) {
+                    fleet.index.match_chain(MODEL, grid(), asked, None, &mut out);
+                    for found in &out {
+                        if found.rank != id {
+                            assert_eq!(found.blocks as usize, SHARED);
+                            continue;
+                        }
+                        let now = (found.stamp.epoch, found.stamp.sequence.unwrap_or(0));
+                        assert_eq!((u64::from(found.blocks), found.held), (now.1, now.1), "a block a message");
+                        assert!(now >= last, "a later question is never answered from an earlier state");
+                        last = now;
+                        between.fetch_add(usize::from(found.blocks as usize > SHARED), Ordering::Relaxed);
+                    }
+                    scores.clear();
+                    fleet.index.score_chain(MODEL, grid(), asked, &mut scores);
+                    let score = scores.iter().find(|score| score.rank == id).map_or(0, |score| u64::from(score.blocks));
+                    fleet.index.match_chain(MODEL, grid(), asked, Some(&[id]), &mut out);
+                    let [after] = &out[..] else { panic!("the one that was asked about comes back") };
+                    if after.stamp.epoch == last.0 {
+                        assert!(last.1 <= score && score <= u64::from(after.blocks));
+                    }
+                }
+            });
+        }
+        for life in 1..=LIVES {
+            let mut tx = decoding.writer.begin().expect("it is registered");
+            tx.clear();
+            tx.store(Parent::Root(Seed::PLAIN), Tier::Device, GROUP, &(0..SHARED).map(block).collect::<Vec<_>>());
+            tx.commit(Stamp { epoch: life, sequence: Some(SHARED as u64) });
+            for i in SHARED..BLOCKS {
+                let mut tx = decoding.writer.begin().expect("it is registered");
+                let parent = tx.find(names[i - 1]).expect("it was just stored").place;
+                tx.store(Parent::Under(parent), Tier::Device, GROUP, &[block(i)]);
+                tx.commit(Stamp { epoch: life, sequence: Some(i as u64 + 1) });
+            }
+            thread::yield_now();
+        }
+        done.store(true, Ordering::Release);
+    });
+    let shape = fleet.index.shape(MODEL, grid()).expect("ranks are there");
+    assert!(shape.appended_beside > LIVES * BLOCKS as u64 / 2, "{} blocks beside readers", shape.appended_beside);
+    assert!(between.into_inner() > 0, "readers have seen it grow");
+}
+
+#[test]
+fn ranks_that_come_to_the_end_of_one_run_at_once_share_what_is_the_same_and_nothing_else() {
+    const BLOCKS: usize = 48;
+    let fleet = Fleet::new();
+    let mut workers: [_; 3] = fleet.workers();
+    let start = Barrier::new(workers.len());
+    for round in 0..300 {
+        // All begin alike; each goes its own way from some block on, one of them never.
+        let parts = [BLOCKS, 17 + round % 20, 19 + round % 13];
+        let chain_of = |which: usize| diverging_to(which as u64, parts[which], BLOCKS);
+        let chains: [_; 3] = std::array::from_fn(chain_of);
+        thread::scope(|scope| {
+            for (worker, chain) in workers.iter_mut().zip(&chains) {
+                let start = &start;
+                scope.spawn(move || {
+                    worker.store(&chain[..16]);
+                    start.wait();
+                    for i in 16..BLOCKS {
+                        let stored = worker.store_on(Tier::Device, chain, i..i + 1).expect("its parent was stored");
+                        assert_eq!(stored.added, 1);
+                    }
+                });
+            }
+        });
+        for chain in &chains {
+            let common = |other: &[ContentHash]| chain.iter().zip(other).take_while(|(a, b)| a == b).count() as u32;
+            let expected: Vec<_> =
+                workers.iter().zip(&chains).map(|(worker, other)| (worker.id(), common(other))).collect();
+            assert_eq!(fleet.ask(chain), expected);
+        }
+        for (worker, chain) in workers.iter_mut().zip(&chains) {
+            assert_eq!(worker.remove(chain, 0..BLOCKS).removed, BLOCKS);
+        }
+        let shape = fleet.index.shape(MODEL, grid()).expect("ranks are there");
+        assert_eq!((shape.runs, shape.blocks), (0, 0), "nothing is left of round {round}");
+    }
 }

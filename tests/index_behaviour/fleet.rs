@@ -32,7 +32,12 @@ pub fn prompt(prompt: u64, blocks: Range<usize>) -> Vec<ContentHash> {
 
 /// A prompt that begins as prompt 0 and goes on as another from block `at` on.
 pub fn diverging(at: usize, blocks: usize) -> Vec<ContentHash> {
-    [prompt(0, 0..at), prompt(1, at..blocks)].concat()
+    diverging_to(1, at, blocks)
+}
+
+/// A prompt that begins as prompt 0 and goes on as that one from block `at` on.
+pub fn diverging_to(other: u64, at: usize, blocks: usize) -> Vec<ContentHash> {
+    [prompt(0, 0..at), prompt(other, at..blocks)].concat()
 }
 
 pub fn grid() -> Grid {

@@ -99,6 +99,12 @@ impl RankTap {
         self.wants_all = self.listeners.iter().any(|queue| queue.wants_all());
     }
 
+    /// Whether somebody wants to hear of what this transaction stores.
+    #[inline]
+    pub(in crate::index) fn wants_all(&self) -> bool {
+        self.wants_all
+    }
+
     /// The rank holds blocks `[from, to)` of a run on a tier, which it did not.
     #[inline]
     pub(in crate::index) fn gained(&mut self, run: u32, from: u32, to: u32, tier: Tier) {
@@ -398,7 +404,7 @@ pub(super) fn block_run(
     to: u32,
 ) -> BlockRun {
     let parent = forest.before(run, from).map(|at| prefix(forest, at));
-    let contents = forest.run(run).contents.get(from as usize..to as usize).unwrap_or_default();
+    let contents = forest.run(run).contents.as_slice().get(from as usize..to as usize).unwrap_or_default();
     BlockRun { what, group, parent, position, contents: contents.into() }
 }
 

@@ -68,8 +68,8 @@ fn blocks(rank: &Rank, odd: &Odd, gate: &Gate<Forest>, seat: u32, changes: &mut 
 /// What the rank in a seat holds of a run: blocks `[from, to)` and the tiers they all lie on, never none.
 fn segments(forest: &Forest, run: u32, seat: u32) -> Vec<(u32, u32, Tiers)> {
     let Some(holder) = forest.holder(run, seat) else { return Vec::new() };
-    if holder.lead != MASKED {
-        return vec![(0, holder.lead, Tiers::DEVICE)];
+    if holder.lead() != MASKED {
+        return vec![(0, holder.lead(), Tiers::DEVICE)];
     }
     let mut segments: Vec<(u32, u32, Tiers)> = Vec::new();
     for (block, tiers) in (0u32..).zip(forest.run(run).cover.mask(seat)) {

@@ -80,7 +80,7 @@ struct Lost {
 }
 
 /// Blocks that are looked at together: bounds the scratch, whatever an engine sends.
-const BATCH: usize = 4096;
+const BATCH: usize = 1 << 14;
 
 /// Names that lie side by side.
 const LINE: u32 = super::lines::WIDTH as u32;

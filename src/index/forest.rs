@@ -70,8 +70,8 @@ pub(super) struct Plan {
     found: usize,
     /// The prefix hashes of the others.
     prefixes: Vec<PrefixHash>,
-    /// The contents, all of them, of the run that they begin or lengthen; empty where there is room in that run.
-    contents: Contents,
+    /// The contents, all of them, of each run that they begin or lengthen, the last one first; empty for one that has room.
+    contents: Vec<Contents>,
     /// The run behind whose end the first of the others comes, and how long it was.
     end: Option<(u32, usize)>,
 }
@@ -272,14 +272,18 @@ impl Forest {
             }
             false => (&[][..], 0),
         };
+        contents.clear();
+        if first > 0 {
+            contents.push(match self.run(run).contents.room() < first {
+                true => Contents::with_room(have, rest[..first].iter().map(|block| block.content)),
+                false => Contents::default(),
+            });
+        }
         for more in rest[first..].chunks(MAX_RUN) {
             segments.push(Segment { run: NONE, from: 0, to: more.len() as u32 });
+            contents.push(Contents::with_room(&[], more.iter().map(|block| block.content)));
         }
-        let first = if first > 0 { first } else { rest.len().min(MAX_RUN) };
-        *contents = match have.is_empty() || self.run(run).contents.room() < first {
-            true => Contents::with_room(have, rest[..first].iter().map(|block| block.content)),
-            false => Contents::default(),
-        };
+        contents.reverse();
     }
 
     /// Makes the places that were not there. Nobody has changed the forest since it was planned.
@@ -291,8 +295,10 @@ impl Forest {
             let end = done + (segment.to - segment.from) as usize;
             let from = done.max(*found);
             if segment.run == NONE {
+                let contents = contents.pop().unwrap_or_default();
                 segment.run = self.begin(run, last, &blocks[done..end], &prefixes[done - *found..], contents);
             } else if from < end {
+                let contents = contents.pop().unwrap_or_default();
                 self.shape.appended += (end - from) as u64;
                 self.runs[segment.run as usize].append(&blocks[from..end], &prefixes[from - *found..], contents);
             }
@@ -331,7 +337,7 @@ impl Forest {
         parent_block: u32,
         blocks: &[Block],
         prefixes: &[PrefixHash],
-        contents: &mut Contents,
+        contents: Contents,
     ) -> u32 {
         let mut run = Run {
             contents: Contents::default(),
@@ -471,12 +477,12 @@ impl Run {
     }
 
     /// Appends blocks, whose prefix hashes those are, or takes `contents` instead, if that has any.
-    fn append(&mut self, blocks: &[Block], prefixes: &[PrefixHash], contents: &mut Contents) {
+    fn append(&mut self, blocks: &[Block], prefixes: &[PrefixHash], contents: Contents) {
         let len = self.contents.len();
         if contents.is_empty() {
             self.contents.extend(blocks.iter().map(|block| block.content));
         } else {
-            self.contents = std::mem::take(contents);
+            self.contents = contents;
         }
         let prefixes = &prefixes[..blocks.len()];
         let mut next = len.next_multiple_of(MARK) - len;

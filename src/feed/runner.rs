@@ -217,11 +217,20 @@ impl<S: Source> Runner<S> {
                 }
             };
             let Some(event) = event else { return Ended::SourceEnded };
+            self.notice_losses();
             if self.take(event).await.is_err() {
                 return Ended::RankRemoved;
             }
             self.busy.0 += 1;
             self.rest_if_busy().await;
+        }
+    }
+
+    /// A reader of the index is not to take for the present what is applied while later messages are lost already.
+    fn notice_losses(&mut self) {
+        let has_lost = self.source.has_lost();
+        if std::mem::replace(&mut self.tally.has_lost, has_lost) != has_lost && has_lost {
+            self.publish();
         }
     }
 
@@ -435,6 +444,7 @@ impl<S: Source> Runner<S> {
 
     fn publish(&mut self) {
         self.published = Instant::now();
+        self.tally.has_lost = self.source.has_lost();
         self.tally.heard = self.source.heard().or(self.tally.heard);
         if let Some(keeper) = &mut self.keeper {
             keeper.collect();

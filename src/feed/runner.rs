@@ -216,6 +216,7 @@ impl<S: Source> Runner<S> {
                 }
             };
             let Some(event) = event else { return Ended::SourceEnded };
+            self.notice_losses();
             if self.take(event).await.is_err() {
                 return Ended::RankRemoved;
             }
@@ -230,6 +231,14 @@ impl<S: Source> Runner<S> {
         let written = keeper.filter(|keeper| keeper.is_writing()).map(|_| self.published + PUBLISH_IDLE);
         let told = self.told.filter(|_| self.untold).map(|told| told + TELL_EVERY);
         [self.clocks.next(), keeper.map(Keeper::due), written, told].into_iter().flatten().min()
+    }
+
+    /// A reader of the index is not to take for the present what is applied while later messages are lost already.
+    fn notice_losses(&mut self) {
+        let has_lost = self.source.has_lost();
+        if std::mem::replace(&mut self.tally.has_lost, has_lost) != has_lost && has_lost {
+            self.publish();
+        }
     }
 
     async fn take(&mut self, event: Event) -> Result<(), IndexError> {
@@ -442,6 +451,7 @@ impl<S: Source> Runner<S> {
 
     fn publish(&mut self) {
         self.published = Instant::now();
+        self.tally.has_lost = self.source.has_lost();
         self.tally.heard = self.source.heard().or(self.tally.heard);
         if let Some(keeper) = &mut self.keeper {
             keeper.collect();

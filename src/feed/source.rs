@@ -22,6 +22,9 @@ pub trait Source: Send + 'static {
 
     /// When anything last came from the publisher, be it a heartbeat.
     fn heard(&self) -> Option<Instant>;
+
+    /// Whether messages were lost on this side that it has not told of yet, because others wait before them.
+    fn has_lost(&self) -> bool;
 }
 
 /// What a source yields.
@@ -88,6 +91,10 @@ impl Source for ZmqSource {
 
     fn heard(&self) -> Option<Instant> {
         self.link.last_heard()
+    }
+
+    fn has_lost(&self) -> bool {
+        self.link.has_lost()
     }
 }
 

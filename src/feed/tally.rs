@@ -32,6 +32,8 @@ pub(super) struct Tally {
     pub(super) conflict: Option<(Grid, Grid)>,
     /// The messages have no numbers.
     pub(super) unnumbered: bool,
+    /// Messages were lost that come after some that still wait.
+    pub(super) has_lost: bool,
     /// What became of snapshots, by outcome, and those refused, by reason.
     pub(super) snapshots: BTreeMap<&'static str, u64>,
     pub(super) snapshots_refused: BTreeMap<&'static str, u64>,
@@ -55,6 +57,7 @@ impl Default for Tally {
             degraded: None,
             conflict: None,
             unnumbered: false,
+            has_lost: false,
             snapshots: BTreeMap::new(),
             snapshots_refused: BTreeMap::new(),
         }
@@ -75,6 +78,9 @@ impl Tally {
             ((State::Live, _), ..) if self.unnumbered => {
                 (State::Incomplete, "the messages have no numbers, so that a lost one is not noticed".to_owned())
             }
+            ((State::Live, _), ..) if self.has_lost => {
+                (State::Incomplete, "more messages came than could be applied: some are lost, others wait".to_owned())
+            }
             ((State::Live, _), 1, _) => (State::Incomplete, "1 block waits for its parent".to_owned()),
             ((State::Live, _), 2.., _) => (State::Incomplete, format!("{orphans} blocks wait for their parents")),
             ((State::Live, _), 0, Some(reason)) => (State::Degraded, reason.to_owned()),
@@ -91,7 +97,8 @@ impl Tally {
 
     /// Takes `live` back at once, if what is about to be seen is less. The rest of the entry can wait.
     pub(super) fn demote(&self, entry: &Entry, orphans: u64) {
-        let doubtful = orphans > 0 || self.degraded.is_some() || self.conflict.is_some() || self.unnumbered;
+        let known = self.unnumbered || self.has_lost;
+        let doubtful = orphans > 0 || self.degraded.is_some() || self.conflict.is_some() || known;
         if self.state.0 != State::Live || !doubtful {
             return;
         }

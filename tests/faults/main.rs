@@ -9,11 +9,16 @@
 //! numbers that no engine reaches; links are cut, held up, half-open; replays lie; clocks jump; routers ask in bursts. Partitions by
 //! network namespaces are in `tests/partition.rs`, full disks and torn snapshots in `tests/warm_restart.rs`.
 //!
+//! Beside the schedules, `heals` takes one fault at a time and the time that each takes to heal, and `flood` publishes ten times what
+//! a feed can take.
+//!
 //! A schedule follows from its seed alone, up to the timing of sockets. One seed again:
 //! `KVTAP_FAULT_SEED=7 cargo test --test faults`; more of them: `make soak`, or `KVTAP_FAULT_SCHEDULES=5000
 //! KVTAP_FAULT_FIRST=1000 cargo test --test faults`, where the second is the first seed.
 
 mod engine;
+mod flood;
+mod heals;
 mod lab;
 mod peer;
 mod proxy;

@@ -105,6 +105,18 @@ pub enum Step {
 // === impl World ===
 
 impl World {
+    /// Where nothing is small, and nothing missing.
+    pub const HEALTHY: Self = Self {
+        replay: true,
+        bind: false,
+        kept: 0,
+        hwm: 0,
+        queue: 1 << 16,
+        waiting: 1 << 14,
+        grace: Some(Duration::from_secs(30)),
+        head_start: 0,
+    };
+
     pub fn new(rng: &mut Rng) -> Self {
         let one_in = |rng: &mut Rng, n: u32| rng.u32(..n) == 0;
         Self {

@@ -43,43 +43,10 @@ pub enum Tap {
 }
 
 impl Tap {
-    /// A feed in this process that waits for nothing long.
+    /// A feed in this process.
     pub fn inside(name: &str, world: &World, live: SocketAddr, replay: SocketAddr) -> Self {
-        let ms = Duration::from_millis;
-        let identity =
-            Identity { worker: name.into(), address: "".into(), aliases: Arc::new([]), model: "m".into(), rank: 0 };
-        let (endpoint, mode) = match world.bind {
-            true => ("tcp://127.0.0.1:0".parse().expect("an endpoint"), Mode::Bind),
-            false => (endpoint(live), Mode::Connect),
-        };
-        let mut link = SubOptions::new(endpoint, mode);
-        link.queue.messages = world.queue;
-        link.timing.first_retry = ms(5);
-        link.timing.longest_retry = ms(50);
-        link.timing.heartbeat = Heartbeat { interval: ms(200), timeout: ms(1500) };
-        let replay =
-            world.replay.then(|| ReplayOptions { idle: ms(600), ..ReplayOptions::new(self::endpoint(replay)) });
-        let options = Options {
-            identity,
-            engine: "vllm",
-            dialect: Dialect::Vllm,
-            link,
-            replay,
-            copies: Copies::Count,
-            normalize: normalize::Options::default(),
-            timing: Timing {
-                grace: world.grace,
-                recovery: Duration::from_secs(20),
-                first_retry: ms(10),
-                longest_retry: ms(100),
-                first_rebuild: ms(100),
-                longest_rebuild: ms(500),
-            },
-            limits: Limits { messages: world.waiting, ..Limits::default() },
-            snapshots: None,
-        };
         let (index, board) = (Index::new(index::Limits::default()), Arc::new(Board::default()));
-        let feed = Feed::spawn(options, &index, &board).expect("a feed");
+        let feed = Feed::spawn(options(name, world, live, replay), &index, &board).expect("a feed");
         Self::Inside { feed, index, _board: board }
     }
 
@@ -156,6 +123,42 @@ impl Tap {
         if let Self::Inside { feed, .. } = self {
             feed.stop().await;
         }
+    }
+}
+
+/// A feed that waits for nothing long, with a link to `live` and replays from `replay`.
+pub fn options(name: &str, world: &World, live: SocketAddr, replay: SocketAddr) -> Options {
+    let ms = Duration::from_millis;
+    let identity =
+        Identity { worker: name.into(), address: "".into(), aliases: Arc::new([]), model: "m".into(), rank: 0 };
+    let (endpoint, mode) = match world.bind {
+        true => ("tcp://127.0.0.1:0".parse().expect("an endpoint"), Mode::Bind),
+        false => (endpoint(live), Mode::Connect),
+    };
+    let mut link = SubOptions::new(endpoint, mode);
+    link.queue.messages = world.queue;
+    link.timing.first_retry = ms(5);
+    link.timing.longest_retry = ms(50);
+    link.timing.heartbeat = Heartbeat { interval: ms(200), timeout: ms(1500) };
+    let replay = world.replay.then(|| ReplayOptions { idle: ms(600), ..ReplayOptions::new(self::endpoint(replay)) });
+    Options {
+        identity,
+        engine: "vllm",
+        dialect: Dialect::Vllm,
+        link,
+        replay,
+        copies: Copies::Count,
+        normalize: normalize::Options::default(),
+        timing: Timing {
+            grace: world.grace,
+            recovery: Duration::from_secs(20),
+            first_retry: ms(10),
+            longest_retry: ms(100),
+            first_rebuild: ms(100),
+            longest_rebuild: ms(500),
+        },
+        limits: Limits { messages: world.waiting, ..Limits::default() },
+        snapshots: None,
     }
 }
 

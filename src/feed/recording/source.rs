@@ -137,4 +137,9 @@ impl<I: Iterator<Item = Record> + Send + 'static> Source for Recorded<I> {
     fn heard(&self) -> Option<Instant> {
         self.heard
     }
+
+    /// A recording loses nothing: it is read as fast as it is applied.
+    fn has_lost(&self) -> bool {
+        false
+    }
 }

@@ -21,6 +21,7 @@ struct Script {
     asked: mpsc::UnboundedSender<u64>,
     /// How often the runner has looked at it on its own.
     looks: Arc<AtomicUsize>,
+    has_lost: bool,
 }
 
 impl Source for Script {
@@ -37,6 +38,10 @@ impl Source for Script {
     fn heard(&self) -> Option<Instant> {
         self.looks.fetch_add(1, Ordering::Relaxed);
         None
+    }
+
+    fn has_lost(&self) -> bool {
+        self.has_lost
     }
 }
 
@@ -62,8 +67,7 @@ impl Stand {
     }
 
     fn live(&self, sequence: u64, payload: Bytes) {
-        let sequence = Bytes::copy_from_slice(&sequence.to_be_bytes());
-        self.link(LinkEvent::Message(vec![Bytes::new(), sequence, payload]));
+        self.link(heard(sequence, payload));
     }
 
     fn reply(&self, sequence: u64, payload: Bytes) {
@@ -108,11 +112,16 @@ fn idle(
     let entry = Arc::new(Entry::new(writer.rank(), identity, "tcp://live".to_owned(), replay, "auto"));
     let (events, script) = mpsc::unbounded_channel();
     let (asks, asked) = mpsc::unbounded_channel();
-    let source = Script { events: script, asked: asks, looks: Arc::default() };
+    let source = Script { events: script, asked: asks, looks: Arc::default(), has_lost: false };
     let normalizer = Normalizer::new(writer, normalize::Options::default());
     let runner =
         Runner::new(source, normalizer, Arc::clone(&entry), Dialect::Auto, Timing::default(), Limits::default());
     (runner, index, entry, events, asked)
+}
+
+/// A message, as it comes on a link.
+fn heard(sequence: u64, payload: Bytes) -> LinkEvent {
+    LinkEvent::Message(vec![Bytes::new(), Bytes::copy_from_slice(&sequence.to_be_bytes()), payload])
 }
 
 /// A batch of one event in positional form, as if published at `time`.
@@ -327,6 +336,33 @@ async fn messages_lost_in_our_own_queue_are_a_gap() {
     assert_eq!(stand.asked.recv().await, Some(0));
     stand.until_state(State::Replaying).await;
     assert_eq!(stand.entry.status().dropped.get("queue_overflow"), Some(&2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_before_a_loss_is_not_applied_to_a_live_feed() {
+    for replay in [false, true] {
+        let (mut runner, _index, entry, _events, _asked) = idle(replay);
+        runner.link(LinkEvent::Connected).await.expect("the rank is there");
+        runner.link(heard(0, stored(0))).await.expect("the rank is there");
+        if replay {
+            runner.input(Input::ReplayEnded).await.expect("the rank is there");
+        }
+        assert_eq!(entry.status().state, State::Live);
+
+        runner.source.has_lost = true;
+        runner.notice_losses();
+        assert_eq!(entry.status().state, State::Incomplete);
+        runner.link(heard(1, stored(1))).await.expect("the rank is there");
+        runner.publish();
+        let status = entry.status().clone();
+        assert_eq!((status.state, status.last_sequence), (State::Incomplete, Some(1)));
+
+        runner.source.has_lost = false;
+        runner.notice_losses();
+        assert_eq!(entry.status().state, State::Incomplete, "until the loss has had its turn");
+        runner.link(LinkEvent::Overflowed { messages: 1 }).await.expect("the rank is there");
+        assert_eq!(entry.status().state, if replay { State::Replaying } else { State::Incomplete });
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -110,6 +110,8 @@ struct State {
     events: VecDeque<LinkEvent>,
     messages: usize,
     bytes: usize,
+    /// Losses among the events.
+    losses: usize,
     rejected: BTreeMap<&'static str, u64>,
     listening: Option<Endpoint>,
     unreachable: Option<Fault>,
@@ -260,6 +262,11 @@ impl QueueReceiver {
         self.shared.lock().bytes
     }
 
+    /// Whether messages were lost that its reader has not come to yet: what waits before them is the past.
+    pub fn has_lost(&self) -> bool {
+        self.shared.lock().losses > 0
+    }
+
     /// A way to look at it from elsewhere.
     pub fn gauge(&self) -> QueueGauge {
         QueueGauge(Arc::clone(&self.shared))
@@ -321,9 +328,13 @@ impl State {
             return Some(LinkEvent::Unnumbered);
         }
         let event = self.events.pop_front()?;
-        if let LinkEvent::Message(frames) = &event {
-            self.messages -= 1;
-            self.bytes -= cost(frames);
+        match &event {
+            LinkEvent::Message(frames) => {
+                self.messages -= 1;
+                self.bytes -= cost(frames);
+            }
+            LinkEvent::Overflowed { .. } => self.losses -= 1,
+            _ => {}
         }
         Some(event)
     }
@@ -332,6 +343,7 @@ impl State {
         if let Some(LinkEvent::Overflowed { messages }) = self.events.back_mut() {
             *messages += lost;
         } else {
+            self.losses += 1;
             self.events.push_back(LinkEvent::Overflowed { messages: lost });
         }
     }
@@ -347,6 +359,7 @@ impl State {
         let lost = lost.sum();
         self.messages = 0;
         self.bytes = 0;
+        self.losses = 0;
         self.lose(lost);
     }
 }
@@ -396,12 +409,13 @@ mod tests {
             sender.message(frames(body));
         }
         assert_eq!(receiver.len(), 2);
+        assert!(receiver.has_lost());
         assert!(matches!(receiver.try_recv(), Some(LinkEvent::Connected)));
         assert!(matches!(receiver.try_recv(), Some(LinkEvent::Message(_))));
         sender.message(frames(b"4"));
         sender.message(frames(b"5"));
         assert_eq!(drain(&mut receiver), ["message 49", "lost 2", "message 52", "lost 1"]);
-        assert_eq!((receiver.len(), receiver.bytes()), (0, 0));
+        assert_eq!((receiver.len(), receiver.bytes(), receiver.has_lost()), (0, 0, false));
     }
 
     #[tokio::test(start_paused = true)]
@@ -459,6 +473,7 @@ mod tests {
         }
         assert_eq!(told, 10_000, "every message is either there or counted as lost");
         assert_eq!(last, "disconnected closed");
+        assert!(!receiver.has_lost(), "every loss has been told of");
     }
 
     #[tokio::test]

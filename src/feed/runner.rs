@@ -205,6 +205,7 @@ impl<S: Source> Runner<S> {
             let event = match self.source.next().now_or_never() {
                 Some(event) => event,
                 None => {
+                    self.notice_losses();
                     self.publish();
                     self.busy = (0, 0);
                     let due = self.due();

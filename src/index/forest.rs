@@ -224,7 +224,10 @@ impl Forest {
         while let Some(first) = rest.first() {
             if run != NONE {
                 let from = last + 1;
-                let same = self.run(run).same_blocks(from as usize, rest);
+                // One look at how long it is, for its holder may lengthen it beside us: what is planned goes by this one.
+                let here = self.run(run).contents.as_slice().get(from as usize..).unwrap_or(&[]);
+                let same = same_blocks(here, rest);
+                plan.end = (same == 0 && here.is_empty()).then_some((run, from as usize));
                 if same > 0 {
                     last += same as u32;
                     push(&mut plan.segments, Segment { run, from, to: last + 1 });
@@ -234,17 +237,15 @@ impl Forest {
             }
             let kid = if self.may_have_kid(run, last) { self.kid(run, last, first.content) } else { None };
             let Some(kid) = kid else { break };
+            plan.end = None;
             run = kid;
-            let same = self.run(run).same_blocks(0, rest);
+            let same = same_blocks(self.run(run).contents.as_slice(), rest);
             last = same as u32 - 1;
             push(&mut plan.segments, Segment { run, from: 0, to: last + 1 });
             rest = &rest[same..];
         }
         plan.found = blocks.len() - rest.len();
         if !rest.is_empty() {
-            if run != NONE && self.run(run).contents.len() == last as usize + 1 {
-                plan.end = Some((run, last as usize + 1));
-            }
             self.make_ready(seat, (run, last), rest, plan);
         }
     }
@@ -469,13 +470,6 @@ impl Forest {
 // === impl Run ===
 
 impl Run {
-    /// How many of `blocks` stand here from block `from` on.
-    #[inline]
-    fn same_blocks(&self, from: usize, blocks: &[Block]) -> usize {
-        let here = self.contents.as_slice().get(from..).unwrap_or(&[]);
-        here.iter().zip(blocks).take_while(|(here, block)| **here == block.content).count()
-    }
-
     /// Appends blocks, whose prefix hashes those are, or takes `contents` instead, if that has any.
     fn append(&mut self, blocks: &[Block], prefixes: &[PrefixHash], contents: Contents) {
         let len = self.contents.len();
@@ -609,6 +603,12 @@ impl Tip {
         self.prefix.store(prefix.0, Ordering::Relaxed);
         self.len.store(len as u32, Ordering::Release);
     }
+}
+
+/// How many leading blocks stand here.
+#[inline]
+fn same_blocks(here: &[ContentHash], blocks: &[Block]) -> usize {
+    here.iter().zip(blocks).take_while(|(here, block)| **here == block.content).count()
 }
 
 /// Appends a segment, or lengthens the last one by it.

@@ -237,3 +237,43 @@ fn ranks_that_come_to_the_end_of_one_run_at_once_share_what_is_the_same_and_noth
         assert_eq!((shape.runs, shape.blocks), (0, 0), "nothing is left of round {round}");
     }
 }
+
+#[test]
+fn who_stores_a_prompt_that_its_one_holder_is_lengthening_shares_all_of_it() {
+    const PROMPT: usize = 18;
+    const BLOCKS: usize = 25;
+    const ROUNDS: usize = 3_000;
+    let fleet = Fleet::new();
+    let [mut decoding, mut coming] = fleet.workers();
+    let ids = [decoding.id(), coming.id()];
+    let chain = prompt(0, 0..BLOCKS);
+    let (both, mut wrong) = (Barrier::new(2), Vec::new());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                decoding.store(&chain[..PROMPT]);
+                both.wait();
+                for i in PROMPT..BLOCKS {
+                    decoding.store_on(Tier::Device, &chain, i..i + 1).expect("its parent was stored");
+                }
+                both.wait();
+                both.wait();
+                decoding.clear();
+            }
+        });
+        for round in 0..ROUNDS {
+            both.wait();
+            // It comes somewhat later each time.
+            (0..round % 64).for_each(|_| std::hint::spin_loop());
+            coming.store(&chain);
+            both.wait();
+            let answer = fleet.ask(&chain);
+            if answer != ids.map(|id| (id, BLOCKS as u32)) {
+                wrong.push((round, answer));
+            }
+            coming.clear();
+            both.wait();
+        }
+    });
+    assert_eq!(wrong, []);
+}

@@ -105,11 +105,11 @@ impl Answering {
     async fn next(&mut self) -> Next {
         loop {
             let now = Instant::now();
-            let (quiet, over) = match &self.drain {
-                Drain::Since(last) => (Some((now + self.queries.grace.quiet).min(*last)), now >= *last),
-                Drain::No(_) => (None, false),
+            let (quiet, last) = match &self.drain {
+                Drain::Since(last) => (Some(now + self.queries.grace.quiet), Some(*last)),
+                Drain::No(_) => (None, None),
             };
-            if over {
+            if last.is_some_and(|last| now >= last) {
                 return Next::Refused(Refusal::Draining);
             }
             tokio::select! {
@@ -120,6 +120,8 @@ impl Answering {
                     Err(status) => Next::Broken(status),
                 },
                 () = begins(&mut self.drain) => {}
+                // Who asked a moment ago has not ended, even if nothing of it is here right now.
+                () = until(last) => return Next::Refused(Refusal::Draining),
                 () = until(quiet) => return Next::Drained,
                 () = until(self.deadline) => return Next::Refused(Refusal::Deadline),
             }

@@ -351,7 +351,8 @@ async fn a_replay_that_is_not_one_is_told_by_what_is_wrong_with_it() {
 
     // Another engine's.
     let (mut engine, mut other) = (Engine::start().await, Engine::start().await);
-    for round in 0..1000 {
+    // Fewer than a ROUTER keeps for a reader that is slow: it drops the rest, and the end with it.
+    for round in 0..500 {
         other.say(&batch(&[stored(round)], 0)).await;
     }
     let replay = other.replay.clone();

@@ -12,6 +12,7 @@ use crate::block::{Group, Tier};
 use crate::hash::{EngineHash, Seed};
 
 use super::apart::Apart;
+use super::beside::Beside;
 use super::copies::Tiers;
 use super::door::{Block, Found, Limits, Parent, Place, RemoveOutcome, StoreOutcome};
 use super::forest::{Forest, NONE, Plan};
@@ -47,25 +48,13 @@ pub(super) struct Hands<'a> {
 /// Memory that is used again and again: a transaction borrows its thread's, so a rank that is idle has none.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    staged: Staged,
+    pub(super) staged: Staged,
     plan: Plan,
     /// To which hold each staged piece belongs, once its blocks are placed.
-    placed: Vec<u32>,
+    pub(super) placed: Vec<u32>,
     lost: Vec<Lost>,
     /// Blocks that were stored, staged and placed, and are not in the forest yet.
-    beside: Option<Beside>,
-}
-
-/// A few blocks behind the end of a run that this rank alone holds: nearly every store of an engine that decodes. They
-/// are all that their transaction has done, so that they can be appended as it commits, while everybody goes on.
-#[derive(Debug)]
-struct Beside {
-    run: u32,
-    /// The end of the run.
-    block: u32,
-    seed: Seed,
-    blocks: [Block; FEW],
-    count: usize,
+    pub(super) beside: Option<Beside>,
 }
 
 thread_local!(static SPARE: Slot<Option<Box<Scratch>>> = const { Slot::new(None) });
@@ -86,7 +75,7 @@ const BATCH: usize = 1 << 14;
 const LINE: u32 = super::lines::WIDTH as u32;
 
 /// The names of so few blocks are put while nobody else may plan: to come back would take longer.
-const FEW: usize = 2;
+pub(super) const FEW: usize = 2;
 
 // === impl Bounds ===
 
@@ -168,97 +157,14 @@ impl Hands<'_> {
         outcome
     }
 
-    /// Stores a few blocks of new names behind the end of a run that this rank alone holds, and leaves the forest as it is
-    /// until the transaction does something else, or ends. The place of the last one; `None`: nothing has changed.
-    ///
-    /// Declined where the transaction has entered the forest, somebody wants to hear of stores, the end is not that of the run, others
-    /// hold it or hang from it, or it has no room.
-    fn store_beside(&mut self, parent: Option<(u32, u32)>, seed: Seed, blocks: &[Block]) -> Option<(u32, u32)> {
-        let ((run, block), count) = (parent?, blocks.len());
-        let is_heard = self.rank.tap.as_ref().is_some_and(|tap| tap.wants_all());
-        if self.forest.is_some() || is_heard || count > FEW {
-            return None;
-        }
-        self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
-        let (gate, seat) = self.rank.scope.as_ref()?;
-        let hold = {
-            let forest = gate.read();
-            let run = forest.get(run).filter(|run| run.can_append_beside(*seat, block, count))?;
-            // What the end of the transaction is going to write.
-            run.touch_end();
-            run.cover.get(*seat)?.hold
-        };
-        let first = Spot { hold, block: block + 1 };
-        if !self.rank.holds.ends_at(first, seed) {
-            return None;
-        }
-        let mut scratch = self.scratch();
-        scratch.staged.pieces.push(Piece::new(first, count as u32));
-        self.rank.holds.stage(blocks, &mut scratch.staged);
-        let is_put = self.put_few(blocks, &mut scratch.staged);
-        if is_put {
-            let mut copied = [blocks[0]; FEW];
-            copied[..count].copy_from_slice(blocks);
-            scratch.beside = Some(Beside { run, block, seed, blocks: copied, count });
-            scratch.placed.push(hold);
-            self.rank.ordinary += count as u64;
-            self.bounds.weigh(self.rank, count);
-        }
-        self.rank.scratch = Some(scratch);
-        is_put.then_some((run, block + count as u32))
-    }
-
-    /// Ends a transaction that has stored a few blocks beside others and done nothing else; `false`: it has not, or others
-    /// have come to where they belong.
-    #[inline]
-    fn publish_beside(&mut self) -> bool {
-        let (Some((gate, seat)), Some(scratch)) = (&self.rank.scope, &self.rank.scratch) else { return false };
-        let Some(beside) = &scratch.beside else { return false };
-        let forest = gate.read();
-        let (run, blocks) = (forest.run(beside.run), beside.blocks());
-        let can = run.can_append_beside(*seat, beside.block, beside.count);
-        let face = forest.seats.face(*seat).filter(|face| face.is_like(self.rank.partial, self.rank.hybrid));
-        let Some(face) = face.filter(|_| can) else { return false };
-        face.change_beside(self.rank.stamp, self.rank.held(), beside.count, || run.append_beside(blocks));
-        drop(forest);
-        if let Some(scratch) = &mut self.rank.scratch {
-            scratch.beside = None;
-        }
-        true
-    }
-
-    /// Appends what was stored beside others, now that the transaction does more than that.
-    fn flush(&mut self) {
-        let Some(beside) = self.rank.scratch.as_mut().and_then(|scratch| scratch.beside.take()) else { return };
-        let (seat, blocks) = (self.seat(), beside.blocks());
-        let Some(forest) = lock(self.forest, self.rank) else { return };
-        if forest.run(beside.run).can_append_beside(seat, beside.block, beside.count) {
-            forest.append_alone(beside.run, blocks);
-        } else {
-            self.store_again(&beside);
-        }
-    }
-
-    /// Others have come to where blocks were to be appended: they are stored as if nothing had been done.
-    #[cold]
-    fn store_again(&mut self, beside: &Beside) {
-        let (blocks, mut scratch) = (beside.blocks(), self.scratch());
-        self.take_names(blocks, &scratch.staged);
-        self.rank.holds.unstage(&mut scratch.staged);
-        scratch.placed.clear();
-        self.rank.scratch = Some(scratch);
-        self.rank.ordinary -= beside.count as u64;
-        self.bounds.unweigh(self.rank, beside.count);
-        let (parent, seed) = (Some((beside.run, beside.block)), beside.seed);
-        if self.store_ordinary(parent, seed, blocks).is_none() {
-            let (home, mut outcome) = (self.rank.home, StoreOutcome::default());
-            self.apart(|apart| apart.store(parent, seed, Tier::Device, home, blocks, &mut outcome));
-        }
-    }
-
     /// Stores blocks of new names where each place is the next one that this rank lacks: nearly always so. The place of
     /// the last one; `None`: it is not so, and nothing has changed.
-    fn store_ordinary(&mut self, parent: Option<(u32, u32)>, seed: Seed, blocks: &[Block]) -> Option<(u32, u32)> {
+    pub(super) fn store_ordinary(
+        &mut self,
+        parent: Option<(u32, u32)>,
+        seed: Seed,
+        blocks: &[Block],
+    ) -> Option<(u32, u32)> {
         let mut scratch = self.scratch();
         let placed = self.store_as_planned(parent, seed, blocks, blocks.len() <= FEW, &mut scratch);
         if scratch.placed.is_empty() {
@@ -418,7 +324,7 @@ impl Hands<'_> {
 
     /// The same for names so few that nothing is asked for ahead: what that takes would cost more than it brings.
     #[inline]
-    fn put_few(&mut self, blocks: &[Block], staged: &mut Staged) -> bool {
+    pub(super) fn put_few(&mut self, blocks: &[Block], staged: &mut Staged) -> bool {
         let Rank { names, holds, .. } = &mut *self.rank;
         let mut put = |(block, position): (&Block, u32)| {
             names.put(names.aim(block.engine), position, block.engine, holds.lines())
@@ -433,7 +339,7 @@ impl Hands<'_> {
 
     /// Takes staged names out again.
     #[cold]
-    fn take_names(&mut self, blocks: &[Block], staged: &Staged) {
+    pub(super) fn take_names(&mut self, blocks: &[Block], staged: &Staged) {
         let names = &mut self.rank.names;
         for (block, position) in blocks.iter().zip(staged.positions()) {
             names.take(names.aim(block.engine), position);
@@ -626,20 +532,12 @@ impl Hands<'_> {
         }
     }
 
-    fn scratch(&mut self) -> Box<Scratch> {
+    pub(super) fn scratch(&mut self) -> Box<Scratch> {
         self.rank.scratch.take().or_else(|| SPARE.take()).unwrap_or_default()
     }
 
-    fn seat(&self) -> u32 {
+    pub(super) fn seat(&self) -> u32 {
         self.rank.scope.as_ref().map_or(0, |(_, seat)| *seat)
-    }
-}
-
-// === impl Beside ===
-
-impl Beside {
-    fn blocks(&self) -> &[Block] {
-        &self.blocks[..self.count]
     }
 }
 
@@ -672,7 +570,7 @@ fn find_apart(cell: &Cell, rank: &Rank, hash: EngineHash) -> Option<Found> {
 
 /// The forest, locked for the rest of the transaction; `None` for a rank without a grid, which has nothing in one.
 #[inline]
-fn lock<'f>(forest: &'f mut Option<Writing<'static, Forest>>, rank: &Rank) -> Option<&'f mut Forest> {
+pub(super) fn lock<'f>(forest: &'f mut Option<Writing<'static, Forest>>, rank: &Rank) -> Option<&'f mut Forest> {
     if forest.is_none() {
         *forest = Some(begin(rank)?.enter());
     }

@@ -5,8 +5,6 @@
 //! block keeps its place (run, number) for as long as it is there. A block is there while somebody holds it, or
 //! something behind it in its chain.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-
 use crate::hash::{ContentHash, PrefixHash};
 
 use super::bucket::prefetch;
@@ -14,6 +12,7 @@ use super::contents::Contents;
 use super::cover::{Cover, Holder};
 use super::door::Block;
 use super::heads::Heads;
+use super::run::Run;
 use super::seats::{Face, Seats};
 
 /// No run: the parent of a run that begins at block 0.
@@ -22,36 +21,6 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Blocks a run can have: its arrays are moved as they grow, and shrink, and readers wait for some of that. (Chains of
 /// thousands of blocks matched about a tenth faster in runs of up to 65,536.)
 pub(super) const MAX_RUN: usize = 1 << 11;
-
-/// Blocks between two prefix hashes that are kept. Between them they are rolled on, at a few nanoseconds a block.
-const MARK: usize = 16;
-
-/// A chain of blocks.
-#[derive(Debug)]
-#[repr(C)]
-pub(super) struct Run {
-    /// What a match compares.
-    pub(super) contents: Contents,
-    pub(super) cover: Cover,
-    /// The run it hangs from, [`NONE`] where it begins at block 0.
-    parent: u32,
-    /// The block of that run.
-    parent_block: u32,
-    /// Runs that hang from this one.
-    pub(super) kids: u32,
-    /// No kid hangs from a block behind this one.
-    last_kid: u32,
-    /// The prefix hash of block `MARK * i`.
-    marks: Vec<PrefixHash>,
-    tip: Tip,
-}
-
-/// The prefix hash of the last block, if `len` is the length of the run.
-#[derive(Debug, Default)]
-struct Tip {
-    prefix: AtomicU64,
-    len: AtomicU32,
-}
 
 /// Consecutive blocks of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,7 +113,7 @@ impl Forest {
     pub(super) fn head(&self, parent: u32, block: u32, prefix: PrefixHash) -> Option<u32> {
         self.heads.get(head_hash(prefix), |run| {
             let run = self.run(run);
-            run.parent == parent && run.parent_block == block && run.marks.first() == Some(&prefix)
+            run.parent == parent && run.parent_block == block && run.head() == Some(prefix)
         })
     }
 
@@ -165,7 +134,7 @@ impl Forest {
     pub(super) fn touch_run(&self, run: u32) {
         if let Some(run) = self.runs.get(run as usize) {
             prefetch(run);
-            prefetch(&run.tip);
+            run.touch();
         }
     }
 
@@ -340,16 +309,7 @@ impl Forest {
         prefixes: &[PrefixHash],
         contents: Contents,
     ) -> u32 {
-        let mut run = Run {
-            contents: Contents::default(),
-            cover: Cover::default(),
-            parent,
-            parent_block,
-            kids: 0,
-            last_kid: 0,
-            marks: Vec::new(),
-            tip: Tip::default(),
-        };
+        let mut run = Run::behind(parent, parent_block);
         if parent != NONE {
             let above = &mut self.runs[parent as usize];
             if above.contents.len() == parent_block as usize + 1 {
@@ -362,7 +322,7 @@ impl Forest {
             above.last_kid = above.last_kid.max(parent_block);
         }
         run.append(blocks, prefixes, contents);
-        let heads = (run.contents.first(), run.marks.first().copied());
+        let heads = (run.contents.first(), run.head());
         let id = match self.free.pop() {
             Some(id) => {
                 self.runs[id as usize] = run;
@@ -439,20 +399,10 @@ impl Forest {
 
     /// Ends a run; the run above it.
     fn end(&mut self, id: u32) -> u32 {
-        let empty = Run {
-            contents: Contents::default(),
-            cover: Cover::default(),
-            parent: NONE,
-            parent_block: 0,
-            kids: 0,
-            last_kid: 0,
-            marks: Vec::new(),
-            tip: Tip::default(),
-        };
-        let run = std::mem::replace(&mut self.runs[id as usize], empty);
-        if let (Some(content), Some(prefix)) = (run.contents.first(), run.marks.first()) {
+        let run = std::mem::replace(&mut self.runs[id as usize], Run::behind(NONE, 0));
+        if let (Some(content), Some(prefix)) = (run.contents.first(), run.head()) {
             self.kids.remove(kid_hash(run.parent, run.parent_block, content), id);
-            self.heads.remove(head_hash(*prefix), id);
+            self.heads.remove(head_hash(prefix), id);
         }
         if run.parent != NONE {
             let above = &mut self.runs[run.parent as usize];
@@ -464,144 +414,6 @@ impl Forest {
         self.free.push(id);
         self.shape.runs_ended += 1;
         run.parent
-    }
-}
-
-// === impl Run ===
-
-impl Run {
-    /// Appends blocks, whose prefix hashes those are, or takes `contents` instead, if that has any.
-    fn append(&mut self, blocks: &[Block], prefixes: &[PrefixHash], contents: Contents) {
-        let len = self.contents.len();
-        if contents.is_empty() {
-            self.contents.extend(blocks.iter().map(|block| block.content));
-        } else {
-            self.contents = contents;
-        }
-        let prefixes = &prefixes[..blocks.len()];
-        let mut next = len.next_multiple_of(MARK) - len;
-        while let Some(mark) = prefixes.get(next) {
-            room(&mut self.marks, 1);
-            self.marks.push(*mark);
-            next += MARK;
-        }
-        if let Some(last) = prefixes.last() {
-            self.tip.set(*last, self.contents.len());
-        }
-    }
-
-    /// Whether its one holder, who sits at `seat`, can append so many blocks behind `block` beside others: that is its
-    /// end, they have room, none of them needs a mark, and no chain goes on there in another run.
-    #[inline]
-    pub(super) fn can_append_beside(&self, seat: u32, block: u32, blocks: usize) -> bool {
-        let len = self.contents.len();
-        len == block as usize + 1
-            && len.next_multiple_of(MARK) - len >= blocks
-            && len + blocks <= MAX_RUN
-            && self.contents.room() >= blocks
-            && (self.kids == 0 || self.last_kid < block)
-            && self.cover.is_only(seat)
-            && self.cover.get(seat).is_some_and(|holder| holder.lead() as usize == len)
-    }
-
-    /// Asks ahead for what such an append changes.
-    #[inline]
-    pub(super) fn touch_end(&self) {
-        prefetch(&self.tip);
-        prefetch(self.contents.as_slice().as_ptr_range().end);
-    }
-
-    /// Appends blocks which its one holder holds from then on; others may read meanwhile. They can be appended so, and
-    /// nobody else does the same.
-    #[inline]
-    pub(super) fn append_beside(&self, blocks: &[Block]) {
-        let mut prefix = self.prefix(self.contents.len() - 1);
-        self.contents.append_beside_readers(blocks.iter().map(|block| {
-            prefix = prefix.then(block.content);
-            block.content
-        }));
-        let len = self.contents.len();
-        self.tip.set(prefix, len);
-        self.cover.lengthen_only(len as u32);
-    }
-
-    fn truncate(&mut self, len: usize) {
-        if len < self.contents.len() {
-            self.contents.truncate(len);
-            self.marks.truncate(len.div_ceil(MARK));
-            trim(&mut self.marks);
-        }
-    }
-
-    /// The prefix hash of a block.
-    #[inline]
-    pub(super) fn prefix(&self, block: usize) -> PrefixHash {
-        if let Some(tip) = self.tip.of(block + 1) {
-            return tip;
-        }
-        let mark = self.marks[block / MARK];
-        let between = &self.contents.as_slice()[block / MARK * MARK + 1..block + 1];
-        between.iter().fold(mark, |prefix, content| prefix.then(*content))
-    }
-
-    /// How many of `chain` stand here from the first block on. What a prefix hash says of one block it says of all
-    /// before it, so the marks are bisected, and only between two of them hashes are rolled on.
-    pub(super) fn same_prefixes(&self, chain: &[PrefixHash]) -> usize {
-        let contents = self.contents.as_slice();
-        let both = contents.len().min(chain.len());
-        if both == contents.len() && both > 0 && self.prefix(both - 1) == chain[both - 1] {
-            return both;
-        }
-        let marks = &self.marks[..both.div_ceil(MARK)];
-        let (mut low, mut high) = (0, marks.len());
-        while low < high {
-            let mid = low + (high - low) / 2;
-            if marks[mid] == chain[mid * MARK] {
-                low = mid + 1;
-            } else {
-                high = mid;
-            }
-        }
-        let Some(mark) = low.checked_sub(1) else { return 0 };
-        let mut prefix = marks[mark];
-        let mut same = mark * MARK + 1;
-        while same < both {
-            prefix = prefix.then(contents[same]);
-            if prefix != chain[same] {
-                break;
-            }
-            same += 1;
-        }
-        same
-    }
-
-    fn heap(&self) -> usize {
-        self.contents.heap() + self.marks.capacity() * size_of::<PrefixHash>() + self.cover.heap()
-    }
-}
-
-// === impl Tip ===
-
-impl Tip {
-    /// The prefix hash of the last of `len` blocks, if it is that one.
-    #[inline]
-    fn of(&self, len: usize) -> Option<PrefixHash> {
-        // Another thread may be changing it: what was read between two looks at the same length belongs to that.
-        let is_it = |order| self.len.load(order) as usize == len;
-        if !is_it(Ordering::Acquire) {
-            return None;
-        }
-        let prefix = PrefixHash(self.prefix.load(Ordering::Relaxed));
-        fence(Ordering::Acquire);
-        is_it(Ordering::Relaxed).then_some(prefix)
-    }
-
-    #[inline]
-    fn set(&self, prefix: PrefixHash, len: usize) {
-        self.len.store(0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.prefix.store(prefix.0, Ordering::Relaxed);
-        self.len.store(len as u32, Ordering::Release);
     }
 }
 

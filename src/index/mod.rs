@@ -24,7 +24,7 @@
 //! ```text
 //! directory  rank -> cell            (model, grid) -> gate -> forest
 //!
-//! forest     runs: chains of blocks in flat arrays (contents); a child hangs from any block        shared,
+//! forest     runs: chains of blocks in flat arrays (run, contents); a child hangs from any block   shared,
 //! cover      by run: which rank holds how many of its leading blocks                               behind
 //! heads      (run, block, content) -> child, prefix hash -> run                                    a gate
 //! seats      what a match says of a rank besides
@@ -34,7 +34,8 @@
 //!            ages: what was stored first             odd: whatever is out of the ordinary          own
 //!            tips: the ends of what was stored last
 //!
-//! apply      the verbs, the short way    apart  the verbs, the long way    lookup  the match    groups  its rule
+//! apply      the verbs, the short way    apart  the verbs, the long way    beside  the shortest of all
+//! lookup     the match                   groups  its rule
 //! carry      a rank's content out and back in
 //! tap        what changes, to whoever listens        mirror  what an index needs that is told by another's tap
 //! model      the reference, apart from all this
@@ -69,6 +70,7 @@
 mod ages;
 mod apart;
 mod apply;
+mod beside;
 mod bucket;
 mod carry;
 mod contents;
@@ -88,6 +90,7 @@ pub mod model;
 mod names;
 mod odd;
 mod rank;
+mod run;
 mod seats;
 mod tap;
 mod tips;

@@ -1,0 +1,200 @@
+//! A run: a chain of blocks in flat arrays, and who holds how much of it.
+//!
+//! What an append beside readers touches is atomic: contents and their length, the prefix hash of the last block, the one
+//! holder's lead. All else changes under the gate.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::hash::PrefixHash;
+
+use super::bucket::prefetch;
+use super::contents::Contents;
+use super::cover::Cover;
+use super::door::Block;
+use super::forest::{MAX_RUN, room, trim};
+
+/// Blocks between two prefix hashes that are kept. Between them they are rolled on, at a few nanoseconds a block.
+const MARK: usize = 16;
+
+/// A chain of blocks.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Run {
+    /// What a match compares.
+    pub(super) contents: Contents,
+    pub(super) cover: Cover,
+    /// The run it hangs from, [`NONE`](super::forest::NONE) where it begins at block 0.
+    pub(super) parent: u32,
+    /// The block of that run.
+    pub(super) parent_block: u32,
+    /// Runs that hang from this one.
+    pub(super) kids: u32,
+    /// No kid hangs from a block behind this one.
+    pub(super) last_kid: u32,
+    /// The prefix hash of block `MARK * i`.
+    marks: Vec<PrefixHash>,
+    tip: Tip,
+}
+
+/// The prefix hash of the last block, if `len` is the length of the run.
+#[derive(Debug, Default)]
+struct Tip {
+    prefix: AtomicU64,
+    len: AtomicU32,
+}
+
+// === impl Run ===
+
+impl Run {
+    /// A run without blocks that hangs from that block.
+    pub(super) fn behind(parent: u32, parent_block: u32) -> Self {
+        let (contents, cover) = (Contents::default(), Cover::default());
+        Self { contents, cover, parent, parent_block, kids: 0, last_kid: 0, marks: Vec::new(), tip: Tip::default() }
+    }
+
+    /// Asks for what else is read of a run than its first line.
+    #[inline]
+    pub(super) fn touch(&self) {
+        prefetch(&self.tip);
+    }
+
+    /// The prefix hash of the first block.
+    #[inline]
+    pub(super) fn head(&self) -> Option<PrefixHash> {
+        self.marks.first().copied()
+    }
+
+    /// Appends blocks, whose prefix hashes those are, or takes `contents` instead, if that has any.
+    pub(super) fn append(&mut self, blocks: &[Block], prefixes: &[PrefixHash], contents: Contents) {
+        let len = self.contents.len();
+        if contents.is_empty() {
+            self.contents.extend(blocks.iter().map(|block| block.content));
+        } else {
+            self.contents = contents;
+        }
+        let prefixes = &prefixes[..blocks.len()];
+        let mut next = len.next_multiple_of(MARK) - len;
+        while let Some(mark) = prefixes.get(next) {
+            room(&mut self.marks, 1);
+            self.marks.push(*mark);
+            next += MARK;
+        }
+        if let Some(last) = prefixes.last() {
+            self.tip.set(*last, self.contents.len());
+        }
+    }
+
+    /// Whether its one holder, who sits at `seat`, can append so many blocks behind `block` beside others: that is its
+    /// end, they have room, none of them needs a mark, and no chain goes on there in another run.
+    #[inline]
+    pub(super) fn can_append_beside(&self, seat: u32, block: u32, blocks: usize) -> bool {
+        let len = self.contents.len();
+        len == block as usize + 1
+            && len.next_multiple_of(MARK) - len >= blocks
+            && len + blocks <= MAX_RUN
+            && self.contents.room() >= blocks
+            && (self.kids == 0 || self.last_kid < block)
+            && self.cover.is_only(seat)
+            && self.cover.get(seat).is_some_and(|holder| holder.lead() as usize == len)
+    }
+
+    /// Asks ahead for what such an append changes.
+    #[inline]
+    pub(super) fn touch_end(&self) {
+        prefetch(&self.tip);
+        prefetch(self.contents.as_slice().as_ptr_range().end);
+    }
+
+    /// Appends blocks which its one holder holds from then on; others may read meanwhile. They can be appended so, and
+    /// nobody else does the same.
+    #[inline]
+    pub(super) fn append_beside(&self, blocks: &[Block]) {
+        let mut prefix = self.prefix(self.contents.len() - 1);
+        self.contents.append_beside_readers(blocks.iter().map(|block| {
+            prefix = prefix.then(block.content);
+            block.content
+        }));
+        let len = self.contents.len();
+        self.tip.set(prefix, len);
+        self.cover.lengthen_only(len as u32);
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        if len < self.contents.len() {
+            self.contents.truncate(len);
+            self.marks.truncate(len.div_ceil(MARK));
+            trim(&mut self.marks);
+        }
+    }
+
+    /// The prefix hash of a block.
+    #[inline]
+    pub(super) fn prefix(&self, block: usize) -> PrefixHash {
+        if let Some(tip) = self.tip.of(block + 1) {
+            return tip;
+        }
+        let mark = self.marks[block / MARK];
+        let between = &self.contents.as_slice()[block / MARK * MARK + 1..block + 1];
+        between.iter().fold(mark, |prefix, content| prefix.then(*content))
+    }
+
+    /// How many of `chain` stand here from the first block on. What a prefix hash says of one block it says of all
+    /// before it, so the marks are bisected, and only between two of them hashes are rolled on.
+    pub(super) fn same_prefixes(&self, chain: &[PrefixHash]) -> usize {
+        let contents = self.contents.as_slice();
+        let both = contents.len().min(chain.len());
+        if both == contents.len() && both > 0 && self.prefix(both - 1) == chain[both - 1] {
+            return both;
+        }
+        let marks = &self.marks[..both.div_ceil(MARK)];
+        let (mut low, mut high) = (0, marks.len());
+        while low < high {
+            let mid = low + (high - low) / 2;
+            if marks[mid] == chain[mid * MARK] {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        let Some(mark) = low.checked_sub(1) else { return 0 };
+        let mut prefix = marks[mark];
+        let mut same = mark * MARK + 1;
+        while same < both {
+            prefix = prefix.then(contents[same]);
+            if prefix != chain[same] {
+                break;
+            }
+            same += 1;
+        }
+        same
+    }
+
+    pub(super) fn heap(&self) -> usize {
+        self.contents.heap() + self.marks.capacity() * size_of::<PrefixHash>() + self.cover.heap()
+    }
+}
+
+// === impl Tip ===
+
+impl Tip {
+    /// The prefix hash of the last of `len` blocks, if it is that one.
+    #[inline]
+    fn of(&self, len: usize) -> Option<PrefixHash> {
+        // Another thread may be changing it: what was read between two looks at the same length belongs to that.
+        let is_it = |order| self.len.load(order) as usize == len;
+        if !is_it(Ordering::Acquire) {
+            return None;
+        }
+        let prefix = PrefixHash(self.prefix.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        is_it(Ordering::Relaxed).then_some(prefix)
+    }
+
+    #[inline]
+    fn set(&self, prefix: PrefixHash, len: usize) {
+        self.len.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.prefix.store(prefix.0, Ordering::Relaxed);
+        self.len.store(len as u32, Ordering::Release);
+    }
+}

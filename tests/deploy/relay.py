@@ -195,14 +195,19 @@ class Relay(unittest.TestCase):
         with servers(keys, lot) as running, fleet.kvtap():
             self.assertEqual(fleet.workers(), [])
             with sidecar.kvtap(), sidecar.engines():
-                [own] = play.eventually("the sidecar follows its engine", sidecar.all_live)
-                followed = lambda: [one for one in fleet.all_live() or [] if one["last_seq"] >= own["last_seq"]]
-                [told] = play.eventually("the fleet follows the sidecar", followed)
+                play.eventually("the sidecar follows its engine", sidecar.all_live)
+
+                def followed():
+                    # The engine may still be answering its requests: both are asked again until they have heard the same.
+                    pair = (sidecar.all_live() or []) + (fleet.all_live() or [])
+                    return pair if len(pair) == 2 and pair[0]["last_seq"] == pair[1]["last_seq"] else None
+
+                own, told = play.eventually("the fleet follows the sidecar", followed)
                 self.assertEqual((told["worker"], told["model"], told["blocks"]), (own["worker"], own["model"], own["blocks"]))
                 # A server goes, as a node does: the fleet answers on, and is sure again within seconds.
                 running[0].kill()
                 running[0].wait()
-                [after] = play.eventually("the fleet is sure again", fleet.all_live)
+                own, after = play.eventually("the fleet is sure again", followed)
                 self.assertEqual((after["blocks"], fleet.probes(), sidecar.probes()), (own["blocks"], 3 * [200], 3 * [200]))
             gone = lambda: all(one["state"] != "live" for one in fleet.workers())
             play.eventually("the fleet knows that the sidecar is gone", gone)

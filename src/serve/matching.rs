@@ -106,14 +106,14 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
         places.extend(on_grid.iter().enumerate().map(|(place, held)| (order(held), i, place)));
     }
     places.sort_unstable();
-    places.dedup_by_key(|((rank, ..), ..)| *rank);
 
     let mut ranks = Vec::with_capacity(asked.entries.len());
     let mut why = Arc::from("");
     for (entry, live) in asked.entries.into_iter().zip(live) {
-        let place = places.binary_search_by_key(&entry.rank, |((rank, ..), ..)| *rank);
-        let place = place.ok().and_then(|place| places.get(place));
-        let hit = place.and_then(|(_, i, place)| Some((found.get(*i)?.get(*place)?, *i)));
+        let first = places.partition_point(|((rank, ..), ..)| *rank < entry.rank);
+        let its = places.iter().skip(first).take_while(|((rank, ..), ..)| *rank == entry.rank);
+        let mut hits = its.filter_map(|(_, i, place)| Some((found.get(*i)?.get(*place)?, *i)));
+        let hit = hits.next();
         let matched = hit.map_or(0, |(held, _)| held.blocks);
         if matched < query.min_blocks && query.workers.is_empty() {
             continue;
@@ -123,8 +123,11 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
             // On which grid a rank holds nothing, only the rank knows.
             _ => {
                 let usage = fleet.index.usage(entry.rank).unwrap_or_default();
-                let cut = hit.filter(|(held, _)| held.cut_by_unknown_group);
-                (cut.map_or_else(|| nothing(entry.rank, &usage), |(held, _)| *held), usage.grid)
+                // That it holds nothing of the chain is true of the moment in which its own grid was looked at, not of now.
+                let is_own =
+                    |(_, i): &(&RankMatch, usize)| used.get(*i).is_some_and(|(grid, _)| Some(*grid) == usage.grid);
+                let best = hit.filter(|hit| hit.0.cut_by_unknown_group || is_own(hit)).or_else(|| hits.find(is_own));
+                (best.map_or_else(|| nothing(entry.rank, &usage), |(held, _)| *held), usage.grid)
             }
         };
         let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);

@@ -123,6 +123,11 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
             // On which grid a rank holds nothing, only the rank knows.
             _ => {
                 let usage = fleet.index.usage(entry.rank).unwrap_or_default();
+                let counts = |grid: &Grid| query.block_size.is_none_or(|size| size == grid.block_size);
+                if usage.grid.filter(counts).is_some_and(|grid| !grids.contains(&grid)) {
+                    // Its grid has come since the grids were looked at.
+                    return answer(fleet, query);
+                }
                 // That it holds nothing of the chain is true of the moment in which its own grid was looked at, not of now.
                 let is_own =
                     |(_, i): &(&RankMatch, usize)| used.get(*i).is_some_and(|(grid, _)| Some(*grid) == usage.grid);

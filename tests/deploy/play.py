@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,9 @@ from contextlib import ExitStack, contextmanager
 import trustme
 
 import manifests as look
+
+sys.path.insert(0, str(look.ROOT / "tests" / "support"))
+from ports import free_port  # noqa: E402
 
 KVTAP = "kvtap"
 PATIENCE = 60
@@ -85,19 +87,6 @@ def get(address, port, path):
         return error.code, error.read().decode()
     except OSError:
         return None
-
-
-def free_port():
-    """A port that nobody has, below those that connections take by themselves: who polls while nobody listens could
-    otherwise be given that very port, and meet itself there."""
-    while True:
-        with socket.socket() as one:
-            try:
-                port = random.randrange(15000, 32000)
-                one.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 @contextmanager

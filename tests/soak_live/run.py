@@ -30,8 +30,9 @@ from pathlib import Path
 import grpc
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tests" / "support")]
 import stubs  # noqa: E402
+from ports import free_port  # noqa: E402
 
 ENGINES, BLOCKS, BLOCK_SIZE, MODEL = 8, 4096, 16, "sim"
 # What every engine holds as long as it lives: `kvtap sim` prints this prompt. Its last token belongs to no block.
@@ -55,18 +56,6 @@ SUMS = {
     "connections": "kvtap_connections",
     "watchers": "kvtap_watchers",
 }
-
-
-def free_port():
-    """A port below those that connections take by themselves."""
-    while True:
-        with socket.socket() as one:
-            try:
-                port = random.randrange(15000, 32000)
-                one.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 class Engine:

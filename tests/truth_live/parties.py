@@ -2,10 +2,8 @@
 
 import json
 import os
-import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +12,9 @@ from pathlib import Path
 import zmq
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+from ports import free_port  # noqa: E402
+
 HERE = Path(__file__).resolve().parent
 MODEL, WORKER = "tiny", "pod-a"
 
@@ -21,19 +22,6 @@ MODEL, WORKER = "tiny", "pod-a"
 START, PATIENCE = 900, 60
 # An engine that has published nothing for so long after its answer has published all that belongs to it.
 QUIET = 0.25
-
-
-def free_port():
-    """A port that nobody has, below those that connections take by themselves: who connects again and again while the engine
-    is away could otherwise be given that very port, and meet nobody but itself there."""
-    while True:
-        with socket.socket() as one:
-            try:
-                port = random.randrange(15000, 32000)
-                one.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 def eventually(what, found, patience=PATIENCE):

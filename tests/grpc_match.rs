@@ -491,3 +491,29 @@ async fn an_answer_is_byte_for_byte_what_its_message_encodes_to() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_worker_that_begins_while_it_is_asked_for_is_answered_for_one_moment() {
+    const ROUNDS: u64 = 2_000;
+    let server = Server::start().await;
+    let mut client = server.client().await;
+    for round in 0..ROUNDS {
+        // A model of its own each time, so that its grid is new; another worker has another one.
+        let (model, asked) = (format!("m{round}"), prompt(80));
+        server.worker(&model, "other", 0).store(grid(4), &prompt(8), Seed::PLAIN);
+        let mut beginning = server.worker(&model, "w", 0);
+        let request = v1::MatchRequest { workers: vec!["w".to_owned()], ..by_tokens(&model, &asked) };
+        let storing = tokio::task::spawn_blocking(move || beginning.store(grid(16), &asked, Seed::PLAIN));
+        loop {
+            let answer = client.r#match(request.clone()).await.unwrap().into_inner();
+            let [found] = &answer.matches[..] else { panic!("whoever is asked for by name comes back, once") };
+            let blocks = if found.last_seq == Some(0) { 5 } else { 0 };
+            assert_eq!((found.matched_blocks, found.held_blocks), (blocks, blocks.into()), "round {round}");
+            if blocks > 0 {
+                break;
+            }
+        }
+        storing.await.unwrap();
+    }
+    server.stop().await;
+}

@@ -76,6 +76,15 @@ const BECAME_LIVE: &str = "the feed became live while it was asked: ask again";
 
 /// Asks the fleet.
 pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryError> {
+    loop {
+        if let Some(answer) = answer_once(fleet, query)? {
+            return Ok(answer);
+        }
+    }
+}
+
+/// The answer, unless a rank that was asked has come to a grid since the grids were looked at.
+fn answer_once(fleet: &Fleet, query: &Query<'_>) -> Result<Option<Answer>, QueryError> {
     let asked = Asked::new(fleet, query)?;
     let grids = grids(fleet, query)?;
     let live: Vec<_> = asked.entries.iter().map(|entry| entry.live_since()).collect();
@@ -125,8 +134,7 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
                 let usage = fleet.index.usage(entry.rank).unwrap_or_default();
                 let counts = |grid: &Grid| query.block_size.is_none_or(|size| size == grid.block_size);
                 if usage.grid.filter(counts).is_some_and(|grid| !grids.contains(&grid)) {
-                    // Its grid has come since the grids were looked at.
-                    return answer(fleet, query);
+                    return Ok(None);
                 }
                 // That it holds nothing of the chain is true of the moment in which its own grid was looked at, not of now.
                 let is_own =
@@ -148,7 +156,7 @@ pub(super) fn answer(fleet: &Fleet, query: &Query<'_>) -> Result<Answer, QueryEr
         ranks.push(RankAnswer { who: Who::Rank(entry), grid, asked, held, feed });
     }
     ranks.extend(asked.nobody.into_iter().map(RankAnswer::nobody));
-    Ok(Answer { grids: used, ranks: deepest_first(ranks, query.top_k) })
+    Ok(Some(Answer { grids: used, ranks: deepest_first(ranks, query.top_k) }))
 }
 
 /// The first `most` in order.

@@ -205,7 +205,6 @@ impl<S: Source> Runner<S> {
             let event = match self.source.next().now_or_never() {
                 Some(event) => event,
                 None => {
-                    self.notice_losses();
                     self.publish();
                     self.busy = (0, 0);
                     let due = self.due();
@@ -236,8 +235,7 @@ impl<S: Source> Runner<S> {
 
     /// A reader of the index is not to take for the present what is applied while later messages are lost already.
     fn notice_losses(&mut self) {
-        let has_lost = self.source.has_lost();
-        if std::mem::replace(&mut self.tally.has_lost, has_lost) != has_lost && has_lost {
+        if self.source.has_lost() && !self.tally.has_lost {
             self.publish();
         }
     }

@@ -6,7 +6,7 @@
 //! So a queue that nobody reads never grows beyond its bounds, whatever peers do.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -103,6 +103,8 @@ struct Shared {
     made: Instant,
     /// When something last came, in nanoseconds after it was made and one more; 0: never. Whoever answers reads it for every rank.
     heard: AtomicU64,
+    /// There are losses among the events. The reader looks before each message.
+    has_lost: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -123,7 +125,7 @@ struct State {
 /// A queue; dropping its reader's end drops `link`.
 pub(in crate::feed) fn queue(limits: QueueLimits, link: DropGuard) -> (QueueSender, QueueReceiver) {
     let (state, changed, made, heard) = (Mutex::default(), Notify::new(), Instant::now(), AtomicU64::new(0));
-    let shared = Arc::new(Shared { limits, state, changed, made, heard });
+    let shared = Arc::new(Shared { limits, state, changed, made, heard, has_lost: AtomicBool::new(false) });
     (QueueSender(Arc::clone(&shared)), QueueReceiver { shared, _link: link })
 }
 
@@ -231,7 +233,7 @@ impl QueueReceiver {
             // There is one reader, so a wake-up that comes between the look and the wait is kept for it.
             {
                 let mut state = self.shared.lock();
-                if let Some(event) = state.pop() {
+                if let Some(event) = self.shared.pop(&mut state) {
                     return Some(event);
                 }
                 if state.ended {
@@ -244,7 +246,7 @@ impl QueueReceiver {
 
     /// The next event, where there is one now.
     pub fn try_recv(&mut self) -> Option<LinkEvent> {
-        self.shared.lock().pop()
+        self.shared.pop(&mut self.shared.lock())
     }
 
     /// Messages that wait.
@@ -264,7 +266,7 @@ impl QueueReceiver {
 
     /// Whether messages were lost that its reader has not come to yet: what waits before them is the past.
     pub fn has_lost(&self) -> bool {
-        self.shared.lock().losses > 0
+        self.shared.has_lost.load(Ordering::Acquire)
     }
 
     /// A way to look at it from elsewhere.
@@ -306,8 +308,17 @@ impl Shared {
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
+        let mut state = self.lock();
+        change(&mut state);
+        self.has_lost.store(state.losses > 0, Ordering::Release);
+        drop(state);
         self.changed.notify_one();
+    }
+
+    fn pop(&self, state: &mut State) -> Option<LinkEvent> {
+        let event = state.pop();
+        self.has_lost.store(state.losses > 0, Ordering::Release);
+        event
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::block::{Group, Tier};
 use crate::hash::{EngineHash, Seed};
 
-use super::apply::Bounds;
+use super::bounds::Bounds;
 use super::copies::{Piles, Tiers};
 use super::cover::Holder;
 use super::door::{Block, Copies, RemoveOutcome, StoreOutcome};

@@ -1,11 +1,10 @@
 //! The verbs that change what a rank holds: the short ways, which nearly every event takes.
 //!
 //! A store first plans its places, puts its names into the rank's own tables (which say whether one of them was known)
-//! where they belong by that plan, then locks the forest to make what is missing. A removal does all that its names need
-//! before it locks. What either finds out of the ordinary goes the long way (`apart`).
+//! where they belong by that plan, then locks the forest to make what is missing. What it finds out of the ordinary goes
+//! the long way (`apart`).
 
 use std::cell::Cell as Slot;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use crate::block::{Group, Tier};
@@ -13,28 +12,16 @@ use crate::hash::{EngineHash, Seed};
 
 use super::apart::Apart;
 use super::beside::Beside;
-use super::copies::Tiers;
-use super::door::{Block, Found, Limits, Parent, Place, RemoveOutcome, StoreOutcome};
+use super::bounds::Bounds;
+use super::door::{Block, Found, Parent, Place, StoreOutcome};
 use super::forest::{Forest, NONE, Plan};
 use super::gate::{Planning, Writing};
 use super::hold::{Piece, Spot, Staged};
-use super::names::{Ahead, Aim};
+use super::names::Ahead;
 use super::odd::forms;
 use super::rank::{Cell, Rank};
+use super::removal::Lost;
 use super::tap;
-
-/// Bounds, and what they are compared with.
-#[derive(Debug)]
-pub(super) struct Bounds {
-    blocks_per_rank: AtomicUsize,
-    blocks_in_all: AtomicUsize,
-    /// What all ranks together weigh, and may weigh without asking.
-    total: AtomicUsize,
-}
-
-/// So much at most may a rank weigh without asking: ranks that change at the same time would wait for each other at each
-/// block.
-const SPARE_WEIGHT: usize = 512;
 
 /// One rank with all that its changes touch.
 pub(super) struct Hands<'a> {
@@ -52,78 +39,18 @@ pub(super) struct Scratch {
     plan: Plan,
     /// To which hold each staged piece belongs, once its blocks are placed.
     pub(super) placed: Vec<u32>,
-    lost: Vec<Lost>,
+    pub(super) lost: Vec<Lost>,
     /// Blocks that were stored, staged and placed, and are not in the forest yet.
     pub(super) beside: Option<Beside>,
 }
 
 thread_local!(static SPARE: Slot<Option<Box<Scratch>>> = const { Slot::new(None) });
 
-/// Blocks that lost their ordinary names.
-#[derive(Clone, Copy, Debug)]
-struct Lost {
-    hold: u32,
-    run: u32,
-    from: u32,
-    to: u32,
-}
-
 /// Blocks that are looked at together: bounds the scratch, whatever an engine sends.
-const BATCH: usize = 1 << 14;
-
-/// Names that lie side by side.
-const LINE: u32 = super::lines::WIDTH as u32;
+pub(super) const BATCH: usize = 1 << 14;
 
 /// The names of so few blocks are put while nobody else may plan: to come back would take longer.
 pub(super) const FEW: usize = 2;
-
-// === impl Bounds ===
-
-impl Bounds {
-    pub(super) fn new(limits: Limits) -> Self {
-        let Limits { blocks_per_rank, blocks_in_all } = limits;
-        let [blocks_per_rank, blocks_in_all] = [blocks_per_rank, blocks_in_all].map(AtomicUsize::new);
-        Self { blocks_per_rank, blocks_in_all, total: AtomicUsize::new(0) }
-    }
-
-    pub(super) fn set(&self, limits: Limits) {
-        self.blocks_per_rank.store(limits.blocks_per_rank, Ordering::Relaxed);
-        self.blocks_in_all.store(limits.blocks_in_all, Ordering::Relaxed);
-    }
-
-    pub(super) fn has_room(&self, rank: &Rank, more: usize) -> bool {
-        rank.weight + more <= self.blocks_per_rank.load(Ordering::Relaxed)
-            && (self.total.load(Ordering::Relaxed) + more).saturating_sub(rank.spare)
-                <= self.blocks_in_all.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn weigh(&self, rank: &mut Rank, blocks: usize) {
-        rank.weight += blocks;
-        match rank.spare.checked_sub(blocks) {
-            Some(spare) => rank.spare = spare,
-            None => {
-                // Nothing to spare near the bound, and where it is small: it is exact then.
-                let free =
-                    self.blocks_in_all.load(Ordering::Relaxed).saturating_sub(self.total.load(Ordering::Relaxed));
-                let spare = (free >> 16).min(SPARE_WEIGHT);
-                self.total.fetch_add(blocks - rank.spare + spare, Ordering::Relaxed);
-                rank.spare = spare;
-            }
-        }
-    }
-
-    pub(super) fn unweigh(&self, rank: &mut Rank, blocks: usize) {
-        rank.weight -= blocks;
-        let free = self.blocks_in_all.load(Ordering::Relaxed).saturating_sub(self.total.load(Ordering::Relaxed));
-        let spare = (free >> 16).min(SPARE_WEIGHT);
-        rank.spare += blocks;
-        if rank.spare > 2 * spare || rank.weight == 0 {
-            let keep = if rank.weight == 0 { 0 } else { spare };
-            self.total.fetch_sub(rank.spare - keep, Ordering::Relaxed);
-            rank.spare = keep;
-        }
-    }
-}
 
 // === impl Hands ===
 
@@ -346,112 +273,6 @@ impl Hands<'_> {
         }
     }
 
-    pub(super) fn remove(&mut self, tier: Tier, group: Group, hashes: &[EngineHash]) -> RemoveOutcome {
-        let mut outcome = RemoveOutcome::default();
-        self.finish();
-        if self.rank.has_odd {
-            self.apart(|apart| apart.remove(tier, group, hashes, &mut outcome));
-            return outcome;
-        }
-        if tier != Tier::Device || group != self.rank.home {
-            outcome.unknown = hashes.len();
-            return outcome;
-        }
-        let mut scratch = self.scratch();
-        let lost = &mut scratch.lost;
-        let mut ahead = Ahead::new(&self.rank.names, hashes.iter().copied());
-        let mut open = None;
-        for (i, hash) in hashes.iter().enumerate() {
-            let aim = ahead.aim(&self.rank.names, i, |i| hashes.get(i).copied());
-            match self.take_beside(*hash, aim, &mut open) || self.take_anywhere(*hash, &mut open, lost) {
-                true => outcome.removed += 1,
-                false => outcome.unknown += 1,
-            }
-        }
-        self.close(&mut open, lost);
-        self.rank.ordinary -= outcome.removed as u64;
-        self.bounds.unweigh(self.rank, outcome.removed);
-        if !lost.is_empty() {
-            let seat = self.seat();
-            if self.forest.is_none()
-                && let Some(forest) = begin(self.rank)
-            {
-                lost.iter().for_each(|lost| forest.touch_run(lost.run));
-                lost.iter().for_each(|lost| forest.run(lost.run).cover.touch());
-                *self.forest = Some(forest.enter());
-            }
-            if let Some(forest) = self.forest {
-                for Lost { run, from, to, .. } in lost.drain(..) {
-                    forest.cover(run).lose(seat, from, to, Tiers::DEVICE);
-                    forest.touch(run);
-                    if let Some(tap) = &mut self.rank.tap {
-                        tap.lost(run, from, to, Tier::Device);
-                    }
-                }
-            }
-        }
-        lost.clear();
-        lost.shrink_to(BATCH);
-        self.rank.scratch = Some(scratch);
-        self.rank.tidy();
-        if self.rank.ordinary == 0 {
-            self.rank.tips = Default::default();
-        }
-        outcome
-    }
-
-    /// Takes a name out of the table that stands beside those that were taken last. Engines evict block after block,
-    /// so the next one is nearly always there, and need not be searched for.
-    #[inline]
-    fn take_beside(&mut self, name: EngineHash, aim: Aim, open: &mut Option<Lost>) -> bool {
-        let Rank { names, holds, .. } = &mut *self.rank;
-        let Some(open) = open else { return false };
-        let mut take = |block: u32| {
-            // What a hold says is old as long as a run of names is open: the table knows.
-            let position = holds.position_if(Spot { hold: open.hold, block }, name);
-            position.is_some_and(|position| names.take(aim, position))
-        };
-        if take(open.from.wrapping_sub(1)) {
-            open.from -= 1;
-            // Its names lie in lines anywhere: the one after the next is asked for as each is begun.
-            if open.from % LINE == LINE - 1 {
-                holds.touch(Spot { hold: open.hold, block: open.from.wrapping_sub(2 * LINE) });
-            }
-            return true;
-        }
-        let is_after = take(open.to);
-        open.to += u32::from(is_after);
-        if is_after && open.to % LINE == 1 {
-            holds.touch(Spot { hold: open.hold, block: open.to + 2 * LINE });
-        }
-        is_after
-    }
-
-    /// Takes a name out of the table, wherever it stands.
-    fn take_anywhere(&mut self, name: EngineHash, open: &mut Option<Lost>, lost: &mut Vec<Lost>) -> bool {
-        let known = forms(name).find_map(|form| self.rank.spot(form).map(|spot| (form, spot)));
-        let Some((name, spot)) = known else { return false };
-        let Rank { names, holds, .. } = &mut *self.rank;
-        names.take(names.aim(name), holds.position(spot));
-        // The line of this name is still its hold's: what is closed ends before it, or behind it.
-        self.close(open, lost);
-        let run = self.rank.holds.get(spot.hold).run;
-        *open = Some(Lost { hold: spot.hold, run, from: spot.block, to: spot.block + 1 });
-        true
-    }
-
-    /// Ends a run of names that were taken: they leave their hold.
-    fn close(&mut self, open: &mut Option<Lost>, lost: &mut Vec<Lost>) {
-        let Some(run) = open.take() else { return };
-        let Rank { holds, ages, .. } = &mut *self.rank;
-        holds.take_run(run.hold, run.from, run.to);
-        if holds.get(run.hold).ordinary == 0 {
-            ages.close();
-            holds.end_if_empty(run.hold);
-        }
-        lost.push(run);
-    }
-
     /// Drops everything. The grid, the groups and their notes stay.
     pub(super) fn clear(&mut self) {
         self.finish();
@@ -580,7 +401,7 @@ pub(super) fn lock<'f>(forest: &'f mut Option<Writing<'static, Forest>>, rank: &
 /// The forest, to read while no other writer changes it.
 #[inline]
 #[allow(unsafe_code)]
-fn begin(rank: &Rank) -> Option<Planning<'static, Forest>> {
+pub(super) fn begin(rank: &Rank) -> Option<Planning<'static, Forest>> {
     let (gate, _) = rank.scope.as_ref()?;
     // SAFETY: the rank's scope keeps the gate, and a rank leaves its scope only when the guard is gone (see `publish`).
     Some(unsafe { gate.plan_unbound() })

@@ -132,7 +132,7 @@ impl Forest {
     /// Asks for a run ahead.
     #[inline]
     pub(super) fn touch_run(&self, run: u32) {
-        if let Some(run) = self.runs.get(run as usize) {
+        if let Some(run) = self.get(run) {
             prefetch(run);
             run.touch();
         }
@@ -148,7 +148,7 @@ impl Forest {
 
     /// Whether a place that a former transaction found is there still, and is that of this prefix hash.
     pub(super) fn is_at(&self, run: u32, block: u32, prefix: PrefixHash) -> bool {
-        let run = self.runs.get(run as usize).filter(|run| run.contents.len() > block as usize);
+        let run = self.get(run).filter(|run| run.contents.len() > block as usize);
         run.is_some_and(|run| run.prefix(block as usize) == prefix)
     }
 
@@ -187,7 +187,7 @@ impl Forest {
         plan.end = None;
         // A place that a former transaction found.
         plan.found = blocks.len();
-        if run != NONE && self.runs.get(run as usize).is_none_or(|run| run.contents.len() <= last as usize) {
+        if run != NONE && self.get(run).is_none_or(|run| run.contents.len() <= last as usize) {
             return;
         }
         while let Some(first) = rest.first() {
@@ -295,7 +295,7 @@ impl Forest {
     /// Whether a run may grow behind a block: only at its end, and only where one rank alone holds it. Where several do,
     /// each goes on in a run of its own, so that what they share stays one run that all hold whole.
     fn may_append(&self, run: u32, last: u32, seat: u32) -> bool {
-        self.runs.get(run as usize).is_some_and(|run| {
+        self.get(run).is_some_and(|run| {
             let (len, cover) = (run.contents.len(), &run.cover);
             len == last as usize + 1 && len < MAX_RUN && (cover.is_only(seat) || cover.is_empty())
         })

@@ -35,7 +35,7 @@
 //!            tips: the ends of what was stored last
 //!
 //! apply      the verbs, the short way    apart  the verbs, the long way    beside  the shortest of all
-//! lookup     the match                   groups  its rule
+//! removal    the same for removals        bounds  what ranks may hold       lookup  the match    groups  its rule
 //! carry      a rank's content out and back in
 //! tap        what changes, to whoever listens        mirror  what an index needs that is told by another's tap
 //! model      the reference, apart from all this
@@ -71,6 +71,7 @@ mod ages;
 mod apart;
 mod apply;
 mod beside;
+mod bounds;
 mod bucket;
 mod carry;
 mod contents;
@@ -90,6 +91,7 @@ pub mod model;
 mod names;
 mod odd;
 mod rank;
+mod removal;
 mod run;
 mod seats;
 mod tap;
@@ -109,7 +111,8 @@ use crate::block::{Grid, Group, GroupRule, Tier};
 use crate::hash::EngineHash;
 use crate::worker::{RankId, Stamp};
 
-use apply::{Bounds, Hands};
+use apply::Hands;
+use bounds::Bounds;
 use directory::Directory;
 use forest::Forest;
 use gate::{Gate, Writing};

@@ -94,14 +94,13 @@ impl Run {
             && len + blocks <= MAX_RUN
             && self.contents.room() >= blocks
             && (self.kids == 0 || self.last_kid < block)
-            && self.cover.is_only(seat)
-            && self.cover.get(seat).is_some_and(|holder| holder.lead() as usize == len)
+            && self.cover.only().is_some_and(|holder| holder.seat == seat && holder.lead() as usize == len)
     }
 
     /// Asks ahead for what such an append changes.
     #[inline]
     pub(super) fn touch_end(&self) {
-        prefetch(&self.tip);
+        self.touch();
         prefetch(self.contents.as_slice().as_ptr_range().end);
     }
 

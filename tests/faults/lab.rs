@@ -165,8 +165,8 @@ impl Lab {
             }
         };
         self.peer.tell(&format!("close {}", self.name));
-        self.tap.stop().await;
-        outcome
+        let stopped = self.tap.stop().await;
+        outcome.and_then(|outcome| stopped.map(|()| outcome))
     }
 
     /// Whether a judge of the schedule has ended before it: no more of it is of use.

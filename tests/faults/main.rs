@@ -20,6 +20,7 @@ mod engine;
 mod flood;
 mod heals;
 mod lab;
+mod panics;
 mod peer;
 mod proxy;
 #[path = "../support/python.rs"]
@@ -76,6 +77,7 @@ async fn run_one(seed: u64, server: bool, peer: Arc<Peer>) -> Result<Outcome, St
 
 /// `at_once` schedules run at a time: most of the time they wait.
 async fn run(seeds: Range<u64>, server: bool, at_once: usize) {
+    panics::watch();
     let peers: Vec<_> = (0..PEERS).map(|_| Arc::new(Peer::start())).collect();
     let room = Arc::new(Semaphore::new(at_once));
     let mut running = JoinSet::new();
@@ -102,6 +104,8 @@ async fn run(seeds: Range<u64>, server: bool, at_once: usize) {
     report(&healed);
     assert!(wrong.is_empty(), "{} of {} schedules:\n{}", wrong.len(), wrong.len() + healed.len(), wrong.join("\n"));
     assert!(healed.iter().any(|(outcome, _)| outcome.claims > 0), "nothing was ever claimed");
+    let panics = panics::seen();
+    assert!(panics.is_empty(), "{} panics, the first: {}", panics.len(), panics[0]);
 }
 
 /// Prints how long feeds took to heal.

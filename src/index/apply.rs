@@ -111,6 +111,7 @@ impl Hands<'_> {
     ) -> Option<(u32, u32)> {
         let Scratch { staged, plan, .. } = scratch;
         let seat = self.seat();
+        plan.is_named_by_prefix = self.rank.is_named_by_prefix;
         if keep_plan {
             self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
         }
@@ -167,6 +168,9 @@ impl Hands<'_> {
         plan: &mut Plan,
     ) -> bool {
         let (mut now, seat) = (Vec::new(), self.seat());
+        if forest.is_still_new(seat, parent, blocks, plan) {
+            return true;
+        }
         forest.plan(seat, parent, blocks, plan);
         let are_simple = pieces(self.rank, forest, seat, seed, plan, &mut now);
         let alike = |(a, b): (&Piece, &Piece)| (a.first, a.count) == (b.first, b.count);

@@ -6,12 +6,13 @@
 mod index_support;
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use index_support::follow::{Followed, Follower, Held};
 use index_support::{Profile, World, content, grid};
 use kvtap::block::{Group, Tier};
-use kvtap::hash::{EngineHash, PrefixHash, Seed};
+use kvtap::hash::{ContentHash, EngineHash, PrefixHash, Seed};
 use kvtap::index::{
     Block, Change, Copies, Cut, Delta, Heard, Index, Interest, Limits, Parent, RankWriter, TapBounds, What,
 };
@@ -121,6 +122,48 @@ fn a_listener_over_its_bounds_is_cut_and_told_and_the_writer_goes_on() {
             assert_eq!(delta.number, heard);
         }
         assert_eq!(heard, 100, "others are not cut with it");
+    }
+}
+
+#[test]
+fn what_is_given_back_is_written_anew_and_never_what_somebody_else_still_has() {
+    let index = Index::new(WIDE_OPEN);
+    let mut writer = rank(&index);
+    let (mut listener, mut other) = (index.listen(TapBounds::default()), index.listen(TapBounds::default()));
+    for listener in [&listener, &other] {
+        assert!(listener.follow(writer.rank()).is_some());
+    }
+    let (mut heard, mut number, mut kept) = (VecDeque::new(), 0, Vec::new());
+    let named = |name| Block { engine: EngineHash::from_u64(name), content: ContentHash(name) };
+    for step in 0..200 {
+        for i in 0..step % 5 {
+            commit(&mut writer, step, |tx| {
+                let first = step * 100 + i * 10;
+                let run: Vec<Block> = (first..=first + i).map(named).collect();
+                tx.store(Parent::Root(Seed::PLAIN), Tier::Device, Group(0), &run);
+            });
+        }
+        if step == 100 {
+            // From here on nobody else hears them, and those that were given back are used again.
+            while let Some(heard) = other.try_next().expect("it keeps up") {
+                kept.push((format!("{heard:?}"), heard));
+            }
+            other.unfollow(writer.rank());
+        }
+        listener.exchange(&mut heard).expect("it keeps up");
+        assert_eq!(heard.len() as u64, step % 5);
+        for (i, heard) in heard.iter().enumerate() {
+            let Heard::Delta(delta) = heard else { panic!("{heard:?}") };
+            number += 1;
+            assert_eq!(delta.number, number);
+            let [Change::Run(run)] = &delta.changes[..] else { panic!("{:?}", delta.changes) };
+            let first = step * 100 + i as u64 * 10;
+            let contents: Vec<_> = (first..=first + i as u64).map(ContentHash).collect();
+            assert_eq!(*run.contents, contents);
+        }
+    }
+    for (before, heard) in kept {
+        assert_eq!(format!("{heard:?}"), before);
     }
 }
 

@@ -46,7 +46,7 @@ const FAILED: &str = "failed";
 const NOT_YET: Duration = Duration::from_millis(500);
 
 /// Pieces that are restored in one transaction.
-const RESTORED_AT_ONCE: usize = 4096;
+const RESTORED_AT_ONCE: usize = 1 << 14;
 
 /// The keeper of one feed's snapshots.
 #[derive(Debug)]
@@ -177,6 +177,7 @@ fn restore_from(snapshot: Snapshot<'_>, owner: &Owner, normalizer: &mut Normaliz
         return Err(Refusal::Owner.into());
     }
     let mut pieces = Vec::new();
+    normalizer.reserve(content.blocks());
     loop {
         content.pieces(RESTORED_AT_ONCE, &mut pieces)?;
         if pieces.is_empty() {

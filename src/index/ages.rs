@@ -66,6 +66,12 @@ impl Ages {
         self.entries.len() as Moment - 1
     }
 
+    /// Forgets what was noted since a [`close`](Self::close): it is noted again in another order.
+    pub(super) fn rewind(&mut self, to: Moment) {
+        self.entries.truncate(to as usize);
+        self.closed = true;
+    }
+
     /// The oldest block of a hold, and when it was stored.
     pub(super) fn oldest(&mut self, holds: &Holds) -> Option<(Moment, Spot)> {
         while let Some(packed) = self.entries.get_mut(self.front) {

@@ -14,7 +14,7 @@ use super::apart::Apart;
 use super::beside::Beside;
 use super::bounds::Bounds;
 use super::door::{Block, Found, Parent, Place, StoreOutcome};
-use super::forest::{Forest, NONE, Plan};
+use super::forest::{Forest, NONE, Plan, Segment};
 use super::gate::{Planning, Writing};
 use super::hold::{Piece, Spot, Staged};
 use super::names::Ahead;
@@ -51,6 +51,15 @@ pub(super) const BATCH: usize = 1 << 14;
 
 /// The names of so few blocks are put while nobody else may plan: to come back would take longer.
 pub(super) const FEW: usize = 2;
+
+// === impl Scratch ===
+
+impl Scratch {
+    /// Where the blocks are that were stored last, in their order, and to which holds they belong.
+    pub(super) fn placed(&self) -> impl Iterator<Item = (Segment, u32)> {
+        self.plan.segments.iter().copied().zip(self.placed.iter().copied())
+    }
+}
 
 // === impl Hands ===
 
@@ -111,6 +120,7 @@ impl Hands<'_> {
     ) -> Option<(u32, u32)> {
         let Scratch { staged, plan, .. } = scratch;
         let seat = self.seat();
+        plan.is_named_by_prefix = self.rank.is_named_by_prefix;
         if keep_plan {
             self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
         }
@@ -167,6 +177,9 @@ impl Hands<'_> {
         plan: &mut Plan,
     ) -> bool {
         let (mut now, seat) = (Vec::new(), self.seat());
+        if forest.is_still_new(seat, parent, blocks, plan) {
+            return true;
+        }
         forest.plan(seat, parent, blocks, plan);
         let are_simple = pieces(self.rank, forest, seat, seed, plan, &mut now);
         let alike = |(a, b): (&Piece, &Piece)| (a.first, a.count) == (b.first, b.count);
@@ -323,6 +336,24 @@ impl Hands<'_> {
 
     /// The end of a transaction: what matches see of it besides the blocks, and what nobody holds any more.
     pub(super) fn publish(&mut self) {
+        self.leave();
+        self.finish();
+        if let Some(scratch) = self.rank.scratch.take() {
+            SPARE.set(Some(scratch));
+        }
+        if self.rank.ages.is_long() {
+            let Rank { ages, holds, has_odd, .. } = &mut *self.rank;
+            if *has_odd {
+                let mut odd = self.cell.odd.write().unwrap_or_else(PoisonError::into_inner);
+                odd.renumber(|moments| ages.sweep(holds, moments));
+            } else {
+                ages.sweep(holds, &mut []);
+            }
+        }
+    }
+
+    /// Shows what was done so far, and opens the gate for others.
+    pub(super) fn leave(&mut self) {
         if self.rank.scope.is_some() && !self.publish_beside() {
             self.flush();
             let (stamp, held, partial) = (self.rank.stamp, self.rank.held(), self.rank.partial);
@@ -338,19 +369,6 @@ impl Hands<'_> {
             }
         }
         *self.forest = None;
-        self.finish();
-        if let Some(scratch) = self.rank.scratch.take() {
-            SPARE.set(Some(scratch));
-        }
-        if self.rank.ages.is_long() {
-            let Rank { ages, holds, has_odd, .. } = &mut *self.rank;
-            if *has_odd {
-                let mut odd = self.cell.odd.write().unwrap_or_else(PoisonError::into_inner);
-                odd.renumber(|moments| ages.sweep(holds, moments));
-            } else {
-                ages.sweep(holds, &mut []);
-            }
-        }
     }
 
     pub(super) fn scratch(&mut self) -> Box<Scratch> {

@@ -11,6 +11,8 @@
 //! forget may end: a place is known by its prefix hash, and looked at again before something is put under it. What is
 //! only passed gets its place together with the first block behind it, which keeps it there.
 
+mod rows;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::PoisonError;

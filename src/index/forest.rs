@@ -43,6 +43,8 @@ pub(super) struct Plan {
     contents: Vec<Contents>,
     /// The run behind whose end the first of the others comes, and how long it was.
     end: Option<(u32, usize)>,
+    /// The blocks' names are their prefix hashes.
+    pub(super) is_named_by_prefix: bool,
 }
 
 /// What has happened to the shape, since the beginning.
@@ -225,15 +227,38 @@ impl Forest {
         plan.end.is_none_or(|(run, len)| self.run(run).contents.len() == len)
     }
 
+    /// Whether a plan whose blocks were all new is still right, whoever has entered since. `false`: perhaps it is; to know
+    /// takes a plan anew.
+    pub(super) fn is_still_new(&self, seat: u32, parent: Option<(u32, u32)>, blocks: &[Block], plan: &Plan) -> bool {
+        let Some(first) = blocks.first().filter(|_| plan.found == 0) else { return false };
+        let (run, last) = parent.unwrap_or((NONE, 0));
+        let lengthens = plan.segments.first().is_some_and(|segment| segment.run != NONE);
+        let is_as_long = run == NONE
+            || self.get(run).is_some_and(|run| {
+                let (len, next) = (run.contents.len(), last as usize + 1);
+                len >= next && run.contents.get(next) != Some(first.content)
+            });
+        is_as_long
+            && self.may_append(run, last, seat) == lengthens
+            && !(self.may_have_kid(run, last) && self.kid(run, last, first.content).is_some())
+    }
+
     fn make_ready(&self, seat: u32, (run, last): (u32, u32), rest: &[Block], plan: &mut Plan) {
-        let Plan { segments, prefixes, contents, .. } = plan;
+        let Plan { segments, prefixes, contents, is_named_by_prefix, .. } = plan;
         let mut before = (run != NONE).then(|| self.run(run).prefix(last as usize));
-        prefixes.clear();
-        prefixes.extend(rest.iter().map(|block| {
+        let hashed = rest.iter().map(|block| {
             let prefix = PrefixHash::after(before, block.content);
             before = Some(prefix);
             prefix
-        }));
+        });
+        prefixes.clear();
+        if *is_named_by_prefix {
+            let named = || rest.iter().map(|block| PrefixHash(block.engine.low()));
+            debug_assert!(hashed.eq(named()), "blocks have other names than their prefix hashes");
+            prefixes.extend(named());
+        } else {
+            prefixes.extend(hashed);
+        }
         let (have, first) = match self.may_append(run, last, seat) {
             true => {
                 let new = rest.len().min(MAX_RUN - 1 - last as usize);

@@ -2,8 +2,28 @@
 
 use crate::hash::{ContentHash, EngineHash};
 
-use super::Tx;
 use super::door::{Block, Parent, Place};
+use super::lines::MAX_POSITIONS;
+use super::rank::Rank;
+use super::{RankWriter, Tx};
+
+impl RankWriter {
+    /// Says that every block which this writer stores is named by its prefix hash: it need not be worked out again.
+    pub fn name_by_prefix(&mut self) {
+        self.cell.lock().is_named_by_prefix = true;
+    }
+
+    /// Makes room at once for the names of so many blocks in all, which are going to be stored, if the bounds allow as
+    /// many. It takes some five bytes each, whether they come or not: ask for what is known to come.
+    pub fn reserve(&mut self, blocks: usize) {
+        let mut rank = self.cell.lock();
+        let blocks = blocks.min(MAX_POSITIONS);
+        if !rank.gone && self.index.bounds.has_room(&rank, blocks.saturating_sub(rank.weight)) {
+            let Rank { names, holds, .. } = &mut *rank;
+            names.reserve(blocks, holds.lines());
+        }
+    }
+}
 
 impl Tx<'_> {
     /// The place of the last of `contents`, which stand under `parent` one under the other, whether anybody holds

@@ -102,7 +102,7 @@ pub use door::{
     RemoveOutcome, StoreOutcome,
 };
 pub use forest::Shape;
-pub use tap::{BlockRun, Change, Cut, Delta, Heard, Interest, Listener, TapBounds, What};
+pub use tap::{BlockRun, Change, Cut, Delta, Heard, Interest, Listener, RunContents, TapBounds, What};
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

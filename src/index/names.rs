@@ -219,11 +219,36 @@ impl Names {
             return;
         }
         self.widen(lines.end());
-        let buckets = std::iter::successors(Some(SMALLEST), |buckets| Some(buckets * 2));
-        self.begin(buckets.take_while(|buckets| *buckets <= PART).find(|b| most(*b) > count).unwrap_or(PART));
+        self.reserve(count, lines);
         for (name, position) in names {
             self.put_new(self.aim(name), position, lines);
         }
+    }
+
+    /// Makes room for so many names in all at once, where more are known to come: a table that grows to them moves each of
+    /// them once for every doubling. What has that room stays as it is.
+    pub(super) fn reserve(&mut self, count: usize, lines: &Lines) {
+        let (buckets, depth) = shape(count);
+        let has_room = match self.parts.first() {
+            None => count == 0,
+            Some(part) => self.depth > depth || (self.depth == depth && part.buckets.len() >= buckets),
+        };
+        if has_room {
+            return;
+        }
+        // No old part is told apart by more bits than the new ones are, so the names of one go to parts of their own.
+        let mut made: Vec<Filling> = (0..1 << depth).map(|_| Filling::of(buckets, depth)).collect();
+        for part in &self.parts {
+            part.each(self.key, self.tag, lines, |hash, slot| {
+                if let Some(part) = made.get_mut((hash >> 1 >> (63 - depth)) as usize) {
+                    part.put(hash, slot);
+                }
+            });
+        }
+        self.by_hash = (0..1 << depth).collect();
+        self.parts = made.into_iter().map(|filling| filling.part).collect();
+        self.depth = depth;
+        self.moves += 1;
     }
 
     /// Makes slots wide enough for a position. Tags lose their last bits, which every slot has at the same place.
@@ -292,6 +317,17 @@ fn hash(key: u64, name: EngineHash) -> u64 {
     let wide = u128::from(keyed) * 0x9E37_79B9_7F4A_7C15;
     let mixed = u128::from((wide as u64) ^ (wide >> 64) as u64) * u128::from(key);
     (mixed as u64) ^ (mixed >> 64) as u64
+}
+
+/// Buckets of each part, and by how many bits parts are told apart, in a table of so many names.
+fn shape(count: usize) -> (usize, u32) {
+    if count < most(PART) {
+        let buckets = std::iter::successors(Some(SMALLEST), |buckets| Some(buckets * 2));
+        return (buckets.take_while(|buckets| *buckets <= PART).find(|b| most(*b) > count).unwrap_or(PART), 0);
+    }
+    // Hashes are as good as random: a part has some four hundredths more than its share at most.
+    let fits = |depth: &u32| count >> depth <= most(PART) - most(PART) / 24;
+    (PART, (1..MOST_DEPTH).find(fits).unwrap_or(MOST_DEPTH))
 }
 
 /// How many names fill so many buckets: with 17 in 20 slots taken, searches still stay within a line or two.
@@ -524,6 +560,32 @@ mod tests {
         for i in 0..70_000 {
             let known = names.get(names.aim(name(i)), name(i), &lines);
             assert_eq!(known, (i % 9 == 0).then_some(i as u32));
+        }
+    }
+
+    #[test]
+    fn room_that_was_made_for_names_is_as_large_as_they_need_and_keeps_those_that_were_there() {
+        for count in [0, 1, 50, 5_000, 10_443, 10_444, 40_000, 300_000] {
+            for before in [0, 3, 700, 9_000, 30_000].into_iter().filter(|before| *before <= count) {
+                let (mut names, mut lines) = grown(before);
+                names.reserve(count, &lines);
+                let (reserved, moves) = (names.heap(), names.moves);
+                names.reserve(count, &lines);
+                assert_eq!(names.moves, moves, "it has that room already");
+                for i in before..count {
+                    if i % 8 == 0 {
+                        lines.take(0, i as u32);
+                    }
+                    lines.set(i as u32, name(i));
+                    assert!(names.put(names.aim(name(i)), i as u32, name(i), &lines));
+                }
+                assert_eq!((names.heap(), names.moves), (reserved, moves), "{count} names after {before}: no growth");
+                for i in 0..count {
+                    assert_eq!(names.get(names.aim(name(i)), name(i), &lines), Some(i as u32));
+                }
+                let (grown, _) = grown(count);
+                assert!(reserved <= 2 * grown.heap(), "{reserved} bytes for {count} names, {} else", grown.heap());
+            }
         }
     }
 

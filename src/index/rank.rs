@@ -56,6 +56,8 @@ pub(super) struct Rank {
     pub(super) tips: Tips,
     /// There is something in the odd tables: the short ways are closed.
     pub(super) has_odd: bool,
+    /// Its blocks' names are their prefix hashes.
+    pub(super) is_named_by_prefix: bool,
     pub(super) hybrid: bool,
     /// The group of ordinary names.
     pub(super) home: Group,
@@ -94,6 +96,7 @@ impl Cell {
             ages: Ages::default(),
             tips: Tips::default(),
             has_odd: false,
+            is_named_by_prefix: false,
             hybrid: false,
             home: Group::default(),
             groups: BTreeSet::new(),

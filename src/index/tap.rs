@@ -20,12 +20,15 @@
 //! * A listener that falls behind its bounds is cut, and told; a writer never waits for one. Where nobody listens, a
 //!   transaction pays one branch at each place where something changes.
 //!
-//! `record` is the writer's side, `whole` the snapshot's, `queue` what lies between.
+//! `record` is the writer's side, `whole` the snapshot's, `queue` what lies between. What was read may be given back: the next
+//! deltas are written in its memory, so that a writer and a listener need not ask for and free some for each transaction.
 
+mod contents;
 mod queue;
 mod record;
 mod whole;
 
+pub use contents::RunContents;
 pub use queue::{Cut, Interest, Listener, TapBounds};
 
 pub(super) use queue::Queue;
@@ -35,7 +38,7 @@ pub(super) use whole::snapshot;
 use std::sync::Arc;
 
 use crate::block::{Grid, Group, GroupRule, Tier};
-use crate::hash::{ContentHash, PrefixHash};
+use crate::hash::PrefixHash;
 use crate::worker::{RankId, Stamp};
 
 /// Something a listener hears.
@@ -103,7 +106,7 @@ pub struct BlockRun {
     /// The number of the first block in its prompt, from 0.
     pub position: u32,
     /// Their contents; not empty. The prefix hashes follow from them ([`BlockRun::prefixes`]).
-    pub contents: Box<[ContentHash]>,
+    pub contents: RunContents,
 }
 
 /// What has happened to blocks.
@@ -133,7 +136,7 @@ impl Delta {
 impl Change {
     fn heap(&self) -> usize {
         match self {
-            Self::Run(run) => size_of_val(&*run.contents),
+            Self::Run(run) => run.contents.heap(),
             Self::Groups { notes, .. } => size_of_val(&**notes),
             Self::Cleared | Self::Reset | Self::Grid(_) | Self::Partial(_) | Self::Gone => 0,
         }

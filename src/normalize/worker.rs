@@ -202,8 +202,12 @@ impl Normalizer {
     /// # Errors
     /// Those of [`Tx::restore`].
     pub fn restore(&mut self, pieces: &[Exported]) -> Result<(), IndexError> {
-        let mut tx = self.writer.begin()?;
-        pieces.iter().try_for_each(|piece| tx.restore(piece))
+        self.writer.begin()?.restore_all(pieces)
+    }
+
+    /// Makes room for about so many blocks that are going to be taken back.
+    pub fn reserve(&mut self, blocks: usize) {
+        self.writer.reserve(blocks);
     }
 
     /// All that was held is back, as of `stamp`; and this is what was known then.

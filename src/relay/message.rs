@@ -21,8 +21,8 @@ const MAX_NAME: usize = 512;
 const MAX_ALIASES: usize = 64;
 const MAX_WHY: usize = 4096;
 
-/// How hard snapshots are compressed: hashes hardly are, the rest is small.
-const LEVEL: i32 = 1;
+/// How hard snapshots are compressed: hashes cannot be, and to find that out costs less the lower it is; the rest is small.
+const LEVEL: i32 = -5;
 
 /// Why a message is not used: a stable word for the counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@
 //! too slow, or gone for too long, the queue is cut: deltas are left out, followers see it by the numbers, and take a
 //! new snapshot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -72,6 +72,9 @@ pub(super) struct Owner {
     index: Arc<Index>,
     board: Arc<Board>,
     listener: Listener,
+    /// What was heard, and how much of it was read.
+    heard: VecDeque<Heard>,
+    read: usize,
     ranks: HashMap<RankId, Owned>,
     /// Our name among owners.
     name: String,
@@ -80,6 +83,8 @@ pub(super) struct Owner {
     begun: Vec<RankId>,
     /// When is published next, at the earliest.
     round: Instant,
+    /// When the board was looked at last.
+    looked: Instant,
     figures: Arc<Figures>,
     /// Snapshots that are on their way to who asked.
     sending: JoinSet<()>,
@@ -144,11 +149,14 @@ impl Owner {
             index,
             board,
             listener,
+            heard: VecDeque::new(),
+            read: 0,
             ranks,
             name,
             acks,
             begun,
             round,
+            looked: round,
             figures,
             sending,
             keeping,
@@ -161,14 +169,19 @@ impl Owner {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let is_read = self.read == self.heard.len();
             tokio::select! {
-                heard = self.listener.next() => match heard {
-                    Ok(heard) => {
-                        self.gather().await;
-                        self.publish(heard).await;
+                () = self.listener.ready(), if is_read => {
+                    self.gather().await;
+                    match self.listener.exchange(&mut self.heard) {
+                        Ok(()) => {
+                            self.read = 0;
+                            self.publish().await;
+                        }
+                        Err(_) => self.start_over(),
                     }
-                    Err(_) => self.start_over(),
-                },
+                }
+                () = std::future::ready(()), if !is_read => self.publish().await,
                 Some((address, reply)) = self.requests.1.recv() => {
                     self.ask(&address, reply);
                     self.answer().await;
@@ -177,7 +190,7 @@ impl Owner {
                 _ = look.tick() => self.look().await,
             }
             // A busy index must not keep the rest waiting.
-            if self.ranks.values().any(|owned| owned.due <= Instant::now()) {
+            if self.looked.elapsed() >= LOOK_EVERY {
                 self.look().await;
             }
         }
@@ -222,6 +235,7 @@ impl Owner {
             }
         }
         let now = Instant::now();
+        self.looked = now;
         let mut due = Vec::new();
         for (rank, owned) in &self.ranks {
             let status = owned.entry.status();
@@ -291,6 +305,7 @@ impl Owner {
         count(&self.figures.cuts);
         tracing::warn!("The relay has fallen behind: its followers will take new snapshots.");
         self.listener = self.index.listen(TapBounds::default());
+        (self.heard, self.read) = (VecDeque::new(), 0);
         for (rank, owned) in &mut self.ranks {
             if let Some(number) = self.listener.attend(*rank) {
                 owned.at.number = number;
@@ -298,21 +313,24 @@ impl Owner {
         }
     }
 
-    /// Publishes what was heard, and what else there is already, each rank's together.
-    async fn publish(&mut self, first: Heard) {
+    /// Publishes what was heard, each rank's together.
+    async fn publish(&mut self) {
         let begins = Instant::now();
-        let mut begun = std::mem::take(&mut self.begun);
-        let mut next = Some(first);
+        let (heard, mut begun) = (std::mem::take(&mut self.heard), std::mem::take(&mut self.begun));
         let mut count = 0;
-        while let Some(heard) = next.take() {
-            if let Heard::Delta(delta) = heard {
+        while count < DELTAS
+            && let Some(next) = heard.get(self.read)
+        {
+            self.read += 1;
+            if let Heard::Delta(delta) = next {
                 count += delta.changes.len().max(1);
-                self.add(&delta, &mut begun).await;
+                self.add(delta, &mut begun).await;
             }
-            if count < DELTAS {
-                // A cut is found by the next who waits.
-                next = self.listener.try_next().ok().flatten();
-            }
+        }
+        self.heard = heard;
+        if self.read == self.heard.len() {
+            self.listener.lighten(&mut self.heard);
+            self.read = self.heard.len();
         }
         // Who has fallen behind goes on at once.
         let pause = FOR_EACH.saturating_mul(begun.len() as u32).clamp(ROUND.0, ROUND.1);

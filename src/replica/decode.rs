@@ -13,8 +13,8 @@ const MAX_NOTES: usize = 64;
 /// What a message says of one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// A snapshot begins.
-    Begin(Point, Vec<Change>),
+    /// A snapshot begins, of about so many blocks: nothing but a hint.
+    Begin(Point, Vec<Change>, u64),
     /// Some of it.
     Part(Vec<Change>),
     /// It is complete, after so many parts.
@@ -81,7 +81,7 @@ impl Message {
         if message.partial {
             changes.push(Change::Partial(true));
         }
-        Ok(Self::Begin(point(message.at.as_ref())?, changes))
+        Ok(Self::Begin(point(message.at.as_ref())?, changes, message.blocks))
     }
 
     /// Reads a snapshot's part.

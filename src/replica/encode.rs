@@ -120,12 +120,16 @@ impl Snapshot {
             grid: None,
             groups: None,
             partial: false,
+            blocks: 0,
         };
         for change in &self.delta.changes {
             match change {
                 Change::Grid(of) => begin.grid = Some(grid(*of)),
                 Change::Groups { notes, too_many } => begin.groups = Some(groups(notes, *too_many)),
                 Change::Partial(partial) => begin.partial = *partial,
+                Change::Run(run) if run.group.is_none() && matches!(run.what, What::Stored(_)) => {
+                    begin.blocks += run.contents.len() as u64;
+                }
                 Change::Run(_) | Change::Cleared | Change::Reset | Change::Gone => {}
             }
         }

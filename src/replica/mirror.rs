@@ -18,6 +18,12 @@ const MAX_PASSED: usize = 1 << 22;
 /// Changes that the messages of one delta may have together.
 const MAX_CHANGES: usize = 1 << 20;
 
+/// Blocks of a snapshot that are stored in one transaction, if their runs are short: others of the same model wait for it.
+const AT_ONCE: usize = 64;
+
+/// So many times the blocks that have come of a snapshot may it announce, for room to be made for them.
+const AHEAD: usize = 8;
+
 /// A mirror of one rank.
 #[derive(Debug)]
 pub struct Mirror {
@@ -31,6 +37,11 @@ pub struct Mirror {
     ways: Ways,
     /// What came so far of a delta that goes on.
     pending: Vec<Change>,
+    /// Blocks that a snapshot has announced, and those of it that have come.
+    announced: usize,
+    come: usize,
+    /// Scratch: the blocks of what is stored next.
+    named: Vec<Block>,
 }
 
 /// Where a mirror stands.
@@ -92,7 +103,8 @@ pub enum Fault {
 
 impl Mirror {
     /// A mirror that holds nothing. `writer` is of a rank with [`Copies::Set`](crate::index::Copies::Set).
-    pub fn new(writer: RankWriter) -> Self {
+    pub fn new(mut writer: RankWriter) -> Self {
+        writer.name_by_prefix();
         Self {
             writer,
             life: 0,
@@ -101,6 +113,9 @@ impl Mirror {
             evicted: false,
             ways: HashMap::new(),
             pending: Vec::new(),
+            announced: 0,
+            come: 0,
+            named: Vec::new(),
         }
     }
 
@@ -136,6 +151,7 @@ impl Mirror {
         self.step = Step::Empty;
         self.ways = HashMap::new();
         self.pending = Vec::new();
+        self.named = Vec::new();
         self.evicted = false;
         // Once the rank was removed there is nothing to drop.
         if let Ok(mut tx) = self.writer.begin() {
@@ -146,15 +162,16 @@ impl Mirror {
 
     fn try_apply(&mut self, life: u64, message: Message) -> Result<Progress, Fault> {
         match (message, self.step) {
-            (Message::Begin(at, changes), _) => {
+            (Message::Begin(at, changes, blocks), _) => {
                 self.forget();
                 (self.life, self.at, self.step) = (life, at, Step::Filling(0));
+                (self.announced, self.come) = (usize::try_from(blocks).unwrap_or(usize::MAX), 0);
                 self.change(&changes, None)?;
             }
             (_, Step::Empty) => return Ok(Progress::Waiting),
             _ if life != self.life => return Err(Fault::OtherLife),
             (Message::Part(changes), Step::Filling(parts)) => {
-                self.change(&changes, None)?;
+                self.fill(&changes)?;
                 self.step = Step::Filling(parts + 1);
             }
             (Message::End(at, told), Step::Filling(got)) => {
@@ -162,6 +179,7 @@ impl Mirror {
                     return Err(Fault::Torn { told, got });
                 }
                 self.change(&[], Some(at.stamp))?;
+                self.named = Vec::new();
                 self.step = Step::Whole;
             }
             (Message::Part(_) | Message::End(..), _) => return Ok(Progress::Known),
@@ -192,13 +210,39 @@ impl Mirror {
         Ok(Progress::Applied)
     }
 
+    /// Applies a part of a snapshot, a transaction for each long run: whoever stores under the same model waits only while
+    /// one is put into its place, not while its names are kept.
+    fn fill(&mut self, changes: &[Change]) -> Result<(), Fault> {
+        self.come += changes.iter().map(stored).sum::<usize>();
+        // What a source announces takes memory only where most of an eighth of it is there.
+        let room = self.announced.min(self.come.saturating_mul(AHEAD));
+        self.writer.reserve(room);
+        let mut rest = changes;
+        while !rest.is_empty() {
+            let mut blocks = 0;
+            let goes_on = |change: &&Change| {
+                let has_room = blocks < AT_ONCE;
+                blocks += stored(change);
+                has_room
+            };
+            let (now, later) = rest.split_at(rest.iter().take_while(goes_on).count());
+            self.change(now, None)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
     /// Applies changes in one transaction; with a stamp they are complete.
     fn change(&mut self, changes: &[Change], stamp: Option<Stamp>) -> Result<(), Fault> {
-        let Self { writer, ways, evicted, .. } = self;
-        // A snapshot's hashes are worked out before the transaction, in which others may have to wait.
-        let named: Vec<Vec<Block>> = changes.iter().map(blocks).collect();
+        let Self { writer, ways, evicted, named, .. } = self;
+        // Hashes are worked out before the transaction, in which others may have to wait.
+        named.clear();
+        changes.iter().for_each(|change| name(change, named));
+        let mut named = &named[..];
         let mut tx = writer.begin().map_err(|_| Fault::Gone)?;
-        for (change, blocks) in changes.iter().zip(&named) {
+        for change in changes {
+            let (blocks, rest) = named.split_at(stored(change).min(named.len()));
+            named = rest;
             match change {
                 Change::Cleared => {
                     tx.clear();
@@ -236,14 +280,25 @@ impl Mirror {
 /// Blocks on the way to others: content and the block before.
 type Ways = HashMap<PrefixHash, (ContentHash, Option<PrefixHash>)>;
 
-/// The blocks that a change stores.
-fn blocks(change: &Change) -> Vec<Block> {
-    let Change::Run(run @ BlockRun { what: What::Stored(_), group: None, .. }) = change else { return Vec::new() };
-    let names = run.prefixes().map(|prefix| EngineHash::from_u64(prefix.0));
-    names.zip(&run.contents).map(|(engine, content)| Block { engine, content: *content }).collect()
+/// How many prefix blocks a change stores.
+fn stored(change: &Change) -> usize {
+    match change {
+        Change::Run(BlockRun { what: What::Stored(_), group: None, contents, .. }) => contents.len(),
+        _ => 0,
+    }
 }
 
-/// Applies one run, which stores these [`blocks`]; whether a bound has let go of something for it.
+/// Appends the prefix blocks that a change stores.
+fn name(change: &Change, named: &mut Vec<Block>) {
+    if let Change::Run(run) = change
+        && stored(change) > 0
+    {
+        let names = run.prefixes().map(|prefix| EngineHash::from_u64(prefix.0));
+        named.extend(names.zip(&run.contents).map(|(engine, content)| Block { engine, content: *content }));
+    }
+}
+
+/// Applies one run, which stores these blocks; whether a bound has let go of something for it.
 fn apply_run(tx: &mut Tx<'_>, ways: &mut Ways, run: &BlockRun, blocks: &[Block]) -> Result<bool, Fault> {
     let names = || run.prefixes().map(|prefix| EngineHash::from_u64(prefix.0));
     match (run.what, run.group) {

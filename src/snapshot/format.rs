@@ -257,6 +257,11 @@ impl<'a> Snapshot<'a> {
 }
 
 impl Content<'_> {
+    /// About how many blocks are left, by the bytes that are: no more than twice as many, as a rule.
+    pub fn blocks(&self) -> usize {
+        self.pieces.bytes_left() / pieces::TYPICAL
+    }
+
     /// The next pieces, into `out` (emptied first); none left: it stays empty.
     ///
     /// # Errors

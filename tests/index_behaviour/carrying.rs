@@ -70,6 +70,106 @@ fn what_there_is_no_room_for_is_let_go_of_and_the_rank_is_partial() {
     }
 }
 
+/// Sequences side by side, a block of each by turns; of two the second begins where the first is half told.
+fn side_by_side(worker: &mut Worker, sequences: u64, blocks: usize) {
+    for i in 0..blocks {
+        for n in 0..sequences {
+            let chain = sequence(n, blocks);
+            let from = if n % 2 == 1 { blocks / 2 } else { 0 };
+            if i >= from {
+                worker.store_on(Tier::Device, &chain, i..i + 1).expect("the parent is known");
+            }
+        }
+    }
+}
+
+/// The first half of one of two is that of the other, too.
+fn sequence(n: u64, blocks: usize) -> Vec<ContentHash> {
+    [prompt(100 + n / 2, 0..blocks / 2), prompt(200 + n, blocks / 2..blocks)].concat()
+}
+
+#[test]
+fn sequences_that_were_decoded_side_by_side_come_back_many_at_a_time_as_they_do_one_by_one() {
+    let (sequences, blocks) = (12, 90);
+    let mut old = Fleet::new().worker();
+    side_by_side(&mut old, sequences, blocks);
+    old.remove(&sequence(3, blocks), 70..blocks);
+    old.remove(&sequence(4, blocks), 30..31);
+    let pieces = exported(&old);
+    for at_once in [1, 9, 64, 700, usize::MAX] {
+        let fleet = Fleet::new();
+        let (mut new, mut other) = (fleet.worker(), fleet.worker());
+        for (n, some) in (0..).zip(pieces.chunks(at_once)) {
+            new.writer.reserve(pieces.len());
+            new.writer.begin().expect("it is registered").restore_all(some).expect("an export says so");
+            // Others hold some of the same meanwhile, and let go of it.
+            if n % 3 == 1 {
+                other.clear();
+                other.store(&sequence(n % sequences, blocks));
+            }
+        }
+        assert_eq!(exported(&new), pieces, "{at_once} at a time");
+        assert_eq!(new.usage().blocks, old.usage().blocks);
+        for n in 0..sequences {
+            assert_eq!(new.holds(&sequence(n, blocks)), old.holds(&sequence(n, blocks)));
+        }
+        // What is stored next evicts and lengthens as it does in the old one.
+        for worker in [&mut old, &mut new] {
+            worker.store_on(Tier::Device, &sequence(4, blocks), 30..31).expect("the parent is known");
+        }
+        assert_eq!(new.holds(&sequence(4, blocks)), blocks as u32);
+        old.remove(&sequence(4, blocks), 30..31);
+    }
+}
+
+#[test]
+fn a_bound_evicts_what_came_back_many_at_a_time_in_the_order_in_which_it_was_stored() {
+    let mut old = Fleet::new().worker();
+    side_by_side(&mut old, 6, 40);
+    let pieces = exported(&old);
+    let blocks = old.usage().blocks as usize;
+    let left = |rows: bool| {
+        let fleet = Fleet::with(Limits { blocks_per_rank: blocks, blocks_in_all: usize::MAX });
+        let mut new = fleet.worker();
+        if rows {
+            new.writer.begin().expect("it is registered").restore_all(&pieces).expect("an export says so");
+        } else {
+            pieces.iter().for_each(|piece| restore(&mut new, piece).expect("an export says so"));
+        }
+        new.store(&prompt(7, 0..50));
+        assert_eq!((new.usage().blocks as usize, new.usage().evicted), (blocks, 50));
+        exported(&new)
+    };
+    assert_eq!(left(true), left(false));
+}
+
+#[test]
+fn in_a_row_of_blocks_what_no_export_says_is_refused_as_it_is_alone() {
+    let root = |n: u64| PrefixHash::after(None, ContentHash(n));
+    let good: Vec<Exported> = (1..40).map(|n| block(n, None, 1)).collect();
+    let elsewhere = Block { engine: EngineHash::from_u64(3), content: ContentHash(99) };
+    let (seed, tier) = (Seed::PLAIN, Tier::Device);
+    let wrong = [
+        block(50, Some(PrefixHash(999)), 1),
+        block(50, None, 0),
+        Exported::Block { block: elsewhere, parent: None, seed, tier, group: GROUP, copies: 1 },
+        Exported::Block { block: elsewhere, parent: Some(root(2)), seed, tier, group: GROUP, copies: 1 },
+    ];
+    for at in [0, 5, 20, 39] {
+        for piece in wrong {
+            let fleet = Fleet::new();
+            let mut worker = fleet.worker();
+            for piece in [rank(), PLAIN, block(3, None, 1), block(1000, Some(root(3)), 1)] {
+                assert_eq!(restore(&mut worker, &piece), Ok(()));
+            }
+            let mut row: Vec<Exported> = good.iter().copied().filter(|piece| *piece != block(3, None, 1)).collect();
+            row.insert(at.min(row.len()), piece);
+            let refused = worker.writer.begin().expect("it is registered").restore_all(&row);
+            assert_eq!(refused, Err(IndexError::NotAnExport), "{piece:?} at {at}");
+        }
+    }
+}
+
 #[test]
 fn what_no_export_says_is_refused_and_changes_nothing() {
     let fleet = Fleet::new();

@@ -145,7 +145,9 @@ impl World {
         let mut tx = life.writer.begin().map_err(|e| e.to_string())?;
         tx.reset();
         drop(tx);
-        restore(&mut life.writer, &pieces, stamp)
+        restore_rows(&mut life.writer, &pieces, stamp)?;
+        same!(exported(&self.index, id)?, (pieces, stamp), "what was taken back many at a time");
+        Ok(())
     }
 
     fn unregister(&mut self, rank: u8) {
@@ -216,6 +218,16 @@ fn restore(writer: &mut RankWriter, pieces: &[Exported], stamp: Stamp) -> Check 
         for piece in some {
             tx.restore(piece).map_err(|error| format!("{piece:?}: {error}"))?;
         }
+    }
+    writer.begin().map_err(|e| e.to_string())?.commit(stamp);
+    Ok(())
+}
+
+/// The same, many pieces at a time.
+fn restore_rows(writer: &mut RankWriter, pieces: &[Exported], stamp: Stamp) -> Check {
+    for some in pieces.chunks(if pieces.len().is_multiple_of(2) { 20 } else { usize::MAX }) {
+        let mut tx = writer.begin().map_err(|e| e.to_string())?;
+        tx.restore_all(some).map_err(|error| format!("{some:?}: {error}"))?;
     }
     writer.begin().map_err(|e| e.to_string())?.commit(stamp);
     Ok(())

@@ -116,7 +116,7 @@ impl Follower {
 
     fn apply(&mut self, life: u64, told: Message) {
         let (changes, begins) = match &told {
-            Message::Begin(_, changes) => (&changes[..], true),
+            Message::Begin(_, changes, _) => (&changes[..], true),
             Message::Part(changes) | Message::Delta { changes, .. } => (&changes[..], false),
             Message::End(..) => (&[][..], false),
         };
@@ -213,7 +213,7 @@ const AT: v1::Point = v1::Point { number: 1, epoch: 1, sequence: Some(1) };
 
 fn begin() -> Message {
     let grid = Some(v1::Grid { block_size: 4, lookahead: 0 });
-    let begin = v1::SnapshotBegin { key: Some(key()), at: Some(AT), grid, groups: None, partial: false };
+    let begin = v1::SnapshotBegin { key: Some(key()), at: Some(AT), grid, groups: None, partial: false, blocks: 0 };
     Message::begin(&begin).expect("a good message")
 }
 

@@ -16,7 +16,7 @@ use crate::snapshot::{Head, Owner, Snapshot, Store, encode};
 use crate::worker::Stamp;
 
 /// Pieces that are restored in one transaction, as a feed does it.
-const AT_ONCE: usize = 4096;
+const AT_ONCE: usize = 1 << 14;
 
 /// What a restart takes. Its JSON field names are relied on by other programs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -109,6 +109,7 @@ fn restore_one(store: &Store, at: usize, mut normalizer: Normalizer) -> Result<(
     let snapshot = Snapshot::read(&bytes, &owner).map_err(failed)?;
     let mut content = snapshot.content.ok_or_else(|| failed("a snapshot is bare"))?;
     let mut pieces = Vec::new();
+    normalizer.reserve(content.blocks());
     loop {
         content.pieces(AT_ONCE, &mut pieces).map_err(failed)?;
         if pieces.is_empty() {

@@ -4,6 +4,7 @@
 //! next one on, and a server that ends a connection because a credential ran out gets the new one.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -102,6 +103,8 @@ impl ConnectionOptions {
         };
         let is_tls = self.endpoint.is_tls();
         let (first, longest) = (self.first_retry, self.longest_retry);
+        // The client asks how long to wait before its very first attempt, too: there is nothing to wait for.
+        let is_first = AtomicBool::new(true);
         let mut options = options
             .name(name)
             .retry_on_initial_connect()
@@ -111,6 +114,9 @@ impl ConnectionOptions {
             .subscription_capacity(self.subscription)
             .require_tls(self.endpoint.is_tls())
             .reconnect_delay_callback(move |attempt| {
+                if is_first.swap(false, Ordering::Relaxed) {
+                    return Duration::ZERO;
+                }
                 let wait = first.saturating_mul(1 << attempt.min(16)).min(longest);
                 wait.mul_f64(0.5 + fastrand::f64() / 2.0)
             })

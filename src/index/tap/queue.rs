@@ -39,7 +39,17 @@ pub struct Interest {
 pub struct Listener {
     index: Arc<Index>,
     queue: Arc<Queue>,
+    /// What an exchange leaves in place of what waited.
+    empty: VecDeque<Heard>,
+    /// Bytes that the last exchange brought.
+    taken: usize,
 }
+
+/// Deltas that are given back are used again if all of them together took no more than so many bytes.
+const SPARE_BYTES: usize = 1 << 20;
+
+/// An emptied queue keeps room for so many events.
+const KEPT: usize = 1 << 13;
 
 /// The queue of one listener.
 #[derive(Debug)]
@@ -51,8 +61,10 @@ pub(in crate::index) struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    heard: VecDeque<(Heard, usize)>,
+    heard: VecDeque<Heard>,
     bytes: usize,
+    /// What the listener has given back.
+    spent: VecDeque<Heard>,
     is_cut: bool,
     /// Nobody listens any more.
     is_over: bool,
@@ -103,7 +115,7 @@ impl Index {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|other| other.is_open());
         listeners.push(queue.clone());
-        Listener { index: self.clone(), queue }
+        Listener { index: self.clone(), queue, empty: VecDeque::new(), taken: 0 }
     }
 }
 
@@ -165,6 +177,50 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// Waits until something is there, or this listener is cut.
+    pub async fn ready(&mut self) {
+        poll_fn(|context| {
+            let mut waiting = self.queue.lock();
+            if waiting.is_cut || !waiting.heard.is_empty() {
+                return Poll::Ready(());
+            }
+            waiting.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Drops what the last exchange brought, if that is too much to be kept until the next one.
+    pub fn lighten(&self, heard: &mut VecDeque<Heard>) {
+        if self.taken > SPARE_BYTES {
+            heard.clear();
+        }
+    }
+
+    /// Everything that is there, in place of what `heard` has: that was read, and is given back for what comes next to be
+    /// written in its memory.
+    ///
+    /// # Errors
+    /// [`Cut`]; `heard` is empty then.
+    pub fn exchange(&mut self, heard: &mut VecDeque<Heard>) -> Result<(), Cut> {
+        self.lighten(heard);
+        let mut waiting = self.queue.lock();
+        let unused = std::mem::replace(&mut waiting.spent, std::mem::take(heard));
+        if waiting.is_cut {
+            return Err(Cut);
+        }
+        *heard = std::mem::replace(&mut waiting.heard, std::mem::take(&mut self.empty));
+        self.taken = std::mem::take(&mut waiting.bytes);
+        drop(waiting);
+        // Memory is given back while nobody waits.
+        self.empty = unused;
+        self.empty.clear();
+        self.empty.shrink_to(KEPT);
+        Ok(())
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut waiting = self.queue.lock();
@@ -197,6 +253,15 @@ impl Queue {
 
     /// Tells the listener something; `false` where it hears nothing any more.
     pub(in crate::index) fn tell(&self, heard: Heard) -> bool {
+        self.put(heard, &mut None)
+    }
+
+    /// The same for a delta; one that was given back comes into `spare`, if there is one.
+    pub(in crate::index) fn tell_delta(&self, delta: &Arc<Delta>, spare: &mut Option<Arc<Delta>>) -> bool {
+        self.put(Heard::Delta(Arc::clone(delta)), spare)
+    }
+
+    fn put(&self, heard: Heard, spare: &mut Option<Arc<Delta>>) -> bool {
         let bytes = heard.bytes();
         let mut waiting = self.lock();
         if waiting.is_over || waiting.is_cut {
@@ -207,8 +272,13 @@ impl Queue {
             waiting.bytes = 0;
             waiting.is_cut = true;
         } else {
-            waiting.heard.push_back((heard, bytes));
+            waiting.heard.push_back(heard);
             waiting.bytes += bytes;
+        }
+        if spare.is_none()
+            && let Some(Heard::Delta(spent)) = waiting.spent.pop_front()
+        {
+            *spare = Some(spent);
         }
         let (waker, is_cut) = (waiting.waker.take(), waiting.is_cut);
         drop(waiting);
@@ -226,8 +296,8 @@ impl Waiting {
         if self.is_cut {
             return Err(Cut);
         }
-        let Some((heard, bytes)) = self.heard.pop_front() else { return Ok(None) };
-        self.bytes -= bytes;
+        let Some(heard) = self.heard.pop_front() else { return Ok(None) };
+        self.bytes -= heard.bytes();
         Ok(Some(heard))
     }
 }

@@ -15,9 +15,9 @@ use crate::index::forest::Forest;
 use crate::index::hold::Spot;
 use crate::index::odd::{Odd, forms};
 use crate::index::rank::{Cell, Rank};
-use crate::worker::Stamp;
+use crate::worker::{RankId, Stamp};
 
-use super::{BlockRun, Change, Delta, Heard, Queue, What};
+use super::{BlockRun, Change, Delta, Queue, What};
 
 /// A block's place: run and number.
 pub(super) type At = (u32, u32);
@@ -36,7 +36,17 @@ pub(in crate::index) struct RankTap {
     are_groups_new: bool,
     changes: Vec<Change>,
     told: Told,
+    /// A delta that a listener has given back, for the next to be written in its memory.
+    spare: Option<Arc<Delta>>,
+    /// Scratch: what is stored, by its position.
+    stored: Vec<(u32, Flip)>,
 }
+
+/// Flips that are compared each with each.
+const FEW_FLIPS: usize = 6;
+
+/// Room for so many flips is kept from one transaction to the next.
+const KEPT_FLIPS: usize = 256;
 
 /// Which noted groups hold the block that ends at a place, and on which tiers; ascending.
 type Held = Vec<(Group, Tiers)>;
@@ -75,6 +85,8 @@ impl RankTap {
                 are_groups_new: false,
                 changes: Vec::new(),
                 told,
+                spare: None,
+                stored: Vec::new(),
             })
         });
         tap.listeners.retain(|other| other.is_open() && !Arc::ptr_eq(other, queue));
@@ -195,8 +207,8 @@ impl Apart<'_> {
 pub(in crate::index) fn resolve(cell: &Cell, rank: &mut Rank, forest: &Forest, seat: u32) {
     let is_idle = |tap: &RankTap| tap.flips.is_empty() && tap.before.is_empty() && tap.new_groups.is_empty();
     let Some(mut tap) = rank.tap.take_if(|tap| rank.hybrid || !is_idle(tap)) else { return };
-    let flips = net(std::mem::take(&mut tap.flips));
-    let mut stored: Vec<(u32, Flip)> = Vec::new();
+    let (mut flips, mut stored) = (std::mem::take(&mut tap.flips), std::mem::take(&mut tap.stored));
+    net(&mut flips);
     stored.extend(flips.iter().filter(|flip| flip.gained).map(|flip| (depth(forest, flip.run) + flip.from, *flip)));
     // Parents first. A restore stores a parent after its child where it is younger.
     stored.sort_by_key(|(position, _)| *position);
@@ -205,7 +217,7 @@ pub(in crate::index) fn resolve(cell: &Cell, rank: &mut Rank, forest: &Forest, s
         flips.iter().any(is_here)
     };
     let mut passed = HashSet::new();
-    for (position, flip) in stored {
+    for (position, flip) in stored.drain(..) {
         let is_known = |at: At| is_held(forest, seat, at) || lost(at);
         tap.changes.extend(way(forest, (flip.run, flip.from), position, is_known, &mut passed).map(Change::Run));
         let what = What::Stored(flip.tier);
@@ -215,6 +227,10 @@ pub(in crate::index) fn resolve(cell: &Cell, rank: &mut Rank, forest: &Forest, s
         let position = depth(forest, run) + from;
         let what = What::Removed(tier);
         tap.changes.push(Change::Run(block_run(forest, what, None, position, run, from, to)));
+    }
+    if flips.capacity() <= KEPT_FLIPS {
+        flips.clear();
+        (tap.flips, tap.stored) = (flips, stored);
     }
     if rank.hybrid {
         let odd = cell.odd.read().unwrap_or_else(PoisonError::into_inner);
@@ -270,15 +286,30 @@ pub(in crate::index) fn emit(cell: &Cell, rank: &mut Rank) {
     }
     if !tap.changes.is_empty() || (tap.wants_all && tap.told.stamp != now.stamp) {
         rank.told += 1;
-        let changes = std::mem::take(&mut tap.changes);
         let is_stored = |change: &Change| matches!(change, Change::Run(run) if !matches!(run.what, What::Removed(_)));
-        let all_stored = changes.iter().all(is_stored);
-        let delta = Arc::new(Delta { rank: cell.id, number: rank.told, stamp: rank.stamp, changes });
-        tap.listeners.retain(|queue| (all_stored && !queue.wants_all()) || queue.tell(Heard::Delta(delta.clone())));
+        let all_stored = tap.changes.iter().all(is_stored);
+        let delta = tap.delta(cell.id, rank.told, rank.stamp);
+        let RankTap { listeners, spare, .. } = &mut *tap;
+        listeners.retain(|queue| (all_stored && !queue.wants_all()) || queue.tell_delta(&delta, spare));
     }
     (tap.told, tap.are_groups_new) = (now, false);
     if !(rank.gone || tap.listeners.is_empty()) {
         rank.tap = Some(tap);
+    }
+}
+
+impl RankTap {
+    /// The changes as a delta, in the memory of one that was given back and that nobody else has, if there is one.
+    fn delta(&mut self, rank: RankId, number: u64, stamp: Stamp) -> Arc<Delta> {
+        if let Some(mut spare) = self.spare.take()
+            && let Some(delta) = Arc::get_mut(&mut spare)
+        {
+            delta.changes.clear();
+            std::mem::swap(&mut delta.changes, &mut self.changes);
+            (delta.rank, delta.number, delta.stamp) = (rank, number, stamp);
+            return spare;
+        }
+        Arc::new(Delta { rank, number, stamp, changes: std::mem::take(&mut self.changes) })
     }
 }
 
@@ -313,15 +344,9 @@ pub(super) fn group_flips(odd: &Odd, forest: &Forest, seat: u32, at: At) -> impl
 }
 
 /// Strikes out flips that undo each other.
-fn net(flips: Vec<Flip>) -> Vec<Flip> {
-    if flips.iter().all(|flip| flip.gained) || flips.iter().all(|flip| !flip.gained) {
-        return flips;
-    }
-    let mut sorted = flips.clone();
-    sorted.sort_unstable_by_key(|flip| (flip.run, flip.tier, flip.from));
-    let overlap = |pair: &[Flip]| matches!(pair, [a, b] if (a.run, a.tier) == (b.run, b.tier) && b.from < a.to);
-    if !sorted.windows(2).any(overlap) {
-        return flips;
+fn net(flips: &mut Vec<Flip>) {
+    if flips.iter().all(|flip| flip.gained) || flips.iter().all(|flip| !flip.gained) || !overlap(flips) {
+        return;
     }
     let blocks = flips.iter().zip(0usize..).flat_map(|(flip, order)| {
         (flip.from..flip.to).map(move |block| (flip.run, flip.tier, block, order, flip.gained))
@@ -340,7 +365,17 @@ fn net(flips: Vec<Flip>) -> Vec<Flip> {
             _ => kept.push(next),
         }
     }
-    kept
+    *flips = kept;
+}
+
+/// Whether two flips are of the same block on the same tier.
+fn overlap(flips: &[Flip]) -> bool {
+    if flips.len() <= FEW_FLIPS {
+        return (1..).zip(flips).any(|(next, a)| flips.iter().skip(next).any(|b| a.is_over(b)));
+    }
+    let mut sorted = flips.to_vec();
+    sorted.sort_unstable_by_key(|flip| (flip.run, flip.tier, flip.from));
+    sorted.windows(2).any(|pair| matches!(pair, [a, b] if a.is_over(b)))
 }
 
 // === reading the forest ===
@@ -425,6 +460,10 @@ impl Told {
 // === impl Flip ===
 
 impl Flip {
+    fn is_over(&self, other: &Self) -> bool {
+        (self.run, self.tier) == (other.run, other.tier) && self.from < other.to && other.from < self.to
+    }
+
     fn is_like(&self, other: &Self) -> bool {
         self.run == other.run && self.tier == other.tier && self.gained == other.gained
     }

@@ -8,6 +8,9 @@ use crate::block::{Group, Tier};
 use crate::hash::{ContentHash, EngineHash, PrefixHash, Seed};
 use crate::index::{Block, Exported};
 
+/// Bytes of a block whose parent is not the one told before it: most are, or take eight less.
+pub(super) const TYPICAL: usize = 25;
+
 const END: u8 = 0;
 const RANK: u8 = 1;
 const GROUP: u8 = 2;
@@ -121,6 +124,10 @@ fn put_piece(out: &mut Vec<u8>, piece: Exported, before: &mut Before) {
 impl<'a> Pieces<'a> {
     pub(super) fn new(from: Cursor<'a>) -> Self {
         Self { from, before: NOTHING, ended: false }
+    }
+
+    pub(super) fn bytes_left(&self) -> usize {
+        self.from.0.len()
     }
 
     /// The next one; `None` at the end.

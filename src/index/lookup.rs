@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::PoisonError;
 
 use crate::block::{Grid, Group, GroupRule, Tier};
-use crate::hash::ContentHash;
+use crate::hash::{ContentHash, PrefixHash};
 use crate::worker::RankId;
 
 use super::copies::Tiers;
@@ -18,6 +18,7 @@ use super::forest::{Forest, NONE};
 use super::groups::Note;
 use super::hold::Spot;
 use super::odd::Odd;
+use super::run::Run;
 use super::seats::Face;
 
 /// A rank on its way down the chain.
@@ -276,43 +277,93 @@ impl Walk {
 #[inline]
 fn descend<'f>(forest: &'f Forest, chain: Chain<'_>, walking: &mut impl Walking<'f>, passing: impl FnMut(u32, u32)) {
     match chain {
-        Chain::Content(chain) => descend_by(
-            forest,
-            chain.len(),
-            |parent, block, depth| forest.kid(parent, block, chain[depth]),
-            |parent, block, depth| forest.touch_kid(parent, block, chain[depth]),
-            |parent, block, depth| forest.meet_kid(parent, block, chain[depth]),
-            |run, depth| same(forest.run(run).contents.as_slice(), &chain[depth..]),
-            walking,
-            passing,
-        ),
-        Chain::Prefix(chain) => descend_by(
-            forest,
-            chain.len(),
-            |parent, block, depth| forest.head(parent, block, chain[depth]),
-            |_, _, depth| forest.touch_head(chain[depth]),
-            |_, _, depth| forest.meet_head(chain[depth]),
-            |run, depth| forest.run(run).same_prefixes(&chain[depth..]),
-            walking,
-            passing,
-        ),
+        Chain::Content(chain) => descend_by(forest, chain, walking, passing),
+        Chain::Prefix(chain) => descend_by(forest, chain, walking, passing),
+    }
+}
+
+/// A chain by the hashes of one kind.
+trait Links: Copy {
+    fn length(self) -> usize;
+
+    /// The run that begins behind a block with that of this depth.
+    fn next(self, forest: &Forest, parent: u32, block: u32, depth: usize) -> Option<u32>;
+
+    /// Asks ahead for what tells it.
+    fn touch(self, forest: &Forest, parent: u32, block: u32, depth: usize);
+
+    /// Asks ahead for the run itself.
+    fn meet(self, forest: &Forest, parent: u32, block: u32, depth: usize);
+
+    /// How many blocks of a run are the same from this depth on.
+    fn same(self, run: &Run, depth: usize) -> usize;
+}
+
+impl Links for &[ContentHash] {
+    #[inline]
+    fn length(self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn next(self, forest: &Forest, parent: u32, block: u32, depth: usize) -> Option<u32> {
+        forest.kid(parent, block, self[depth])
+    }
+
+    #[inline]
+    fn touch(self, forest: &Forest, parent: u32, block: u32, depth: usize) {
+        forest.touch_kid(parent, block, self[depth]);
+    }
+
+    #[inline]
+    fn meet(self, forest: &Forest, parent: u32, block: u32, depth: usize) {
+        forest.meet_kid(parent, block, self[depth]);
+    }
+
+    #[inline]
+    fn same(self, run: &Run, depth: usize) -> usize {
+        same(run.contents.as_slice(), &self[depth..])
+    }
+}
+
+impl Links for &[PrefixHash] {
+    #[inline]
+    fn length(self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn next(self, forest: &Forest, parent: u32, block: u32, depth: usize) -> Option<u32> {
+        forest.head(parent, block, self[depth])
+    }
+
+    #[inline]
+    fn touch(self, forest: &Forest, _: u32, _: u32, depth: usize) {
+        forest.touch_head(self[depth]);
+    }
+
+    #[inline]
+    fn meet(self, forest: &Forest, _: u32, _: u32, depth: usize) {
+        forest.meet_head(self[depth]);
+    }
+
+    #[inline]
+    fn same(self, run: &Run, depth: usize) -> usize {
+        run.same_prefixes(&self[depth..])
     }
 }
 
 #[inline]
 fn descend_by<'f>(
     forest: &'f Forest,
-    length: usize,
-    next: impl Fn(u32, u32, usize) -> Option<u32>,
-    ahead: impl Fn(u32, u32, usize),
-    meet: impl Fn(u32, u32, usize),
-    same: impl Fn(u32, usize) -> usize,
+    chain: impl Links,
     walking: &mut impl Walking<'f>,
     mut passing: impl FnMut(u32, u32),
 ) {
+    let length = chain.length();
     let (mut at, mut block, mut depth) = (NONE, 0, 0);
     while depth < length
-        && let Some(id) = next(at, block, depth)
+        && let Some(id) = chain.next(forest, at, block, depth)
     {
         let run = forest.run(id);
         walking.meet(forest, &run.cover);
@@ -324,17 +375,17 @@ fn descend_by<'f>(
             for last in [end, run.fork.min(end)] {
                 let behind = depth + last as usize + 1;
                 if behind < length {
-                    ahead(id, last, behind);
+                    chain.touch(forest, id, last, behind);
                 }
             }
         }
-        let blocks = same(id, depth) as u32;
+        let blocks = chain.same(run, depth) as u32;
         passing(depth as u32, id);
         let behind = depth + blocks as usize;
         let may_go_on = blocks > 0 && behind < length && forest.may_have_kid(id, blocks - 1);
         if may_go_on {
             // The next run comes while the holders of this one are looked at.
-            meet(id, blocks - 1, behind);
+            chain.meet(forest, id, blocks - 1, behind);
         }
         let go_on = match depth {
             0 => walking.begin(&run.cover, blocks),

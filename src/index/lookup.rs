@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::sync::PoisonError;
 
 use crate::block::{Grid, Group, GroupRule, Tier};
-use crate::hash::{ContentHash, PrefixHash};
 use crate::worker::RankId;
 
 use super::copies::Tiers;
@@ -17,8 +16,8 @@ use super::door::{Chain, RankMatch, RankScore};
 use super::forest::{Forest, NONE};
 use super::groups::Note;
 use super::hold::Spot;
+use super::links::Links;
 use super::odd::Odd;
-use super::run::Run;
 use super::seats::Face;
 
 /// A rank on its way down the chain.
@@ -282,77 +281,6 @@ fn descend<'f>(forest: &'f Forest, chain: Chain<'_>, walking: &mut impl Walking<
     }
 }
 
-/// A chain by the hashes of one kind.
-trait Links: Copy {
-    fn length(self) -> usize;
-
-    /// The run that begins behind a block with that of this depth.
-    fn next(self, forest: &Forest, parent: u32, block: u32, depth: usize) -> Option<u32>;
-
-    /// Asks ahead for what tells it.
-    fn touch(self, forest: &Forest, parent: u32, block: u32, depth: usize);
-
-    /// Asks ahead for the run itself.
-    fn meet(self, forest: &Forest, parent: u32, block: u32, depth: usize);
-
-    /// How many blocks of a run are the same from this depth on.
-    fn same(self, run: &Run, depth: usize) -> usize;
-}
-
-impl Links for &[ContentHash] {
-    #[inline]
-    fn length(self) -> usize {
-        self.len()
-    }
-
-    #[inline]
-    fn next(self, forest: &Forest, parent: u32, block: u32, depth: usize) -> Option<u32> {
-        forest.kid(parent, block, self[depth])
-    }
-
-    #[inline]
-    fn touch(self, forest: &Forest, parent: u32, block: u32, depth: usize) {
-        forest.touch_kid(parent, block, self[depth]);
-    }
-
-    #[inline]
-    fn meet(self, forest: &Forest, parent: u32, block: u32, depth: usize) {
-        forest.meet_kid(parent, block, self[depth]);
-    }
-
-    #[inline]
-    fn same(self, run: &Run, depth: usize) -> usize {
-        same(run.contents.as_slice(), &self[depth..])
-    }
-}
-
-impl Links for &[PrefixHash] {
-    #[inline]
-    fn length(self) -> usize {
-        self.len()
-    }
-
-    #[inline]
-    fn next(self, forest: &Forest, parent: u32, block: u32, depth: usize) -> Option<u32> {
-        forest.head(parent, block, self[depth])
-    }
-
-    #[inline]
-    fn touch(self, forest: &Forest, _: u32, _: u32, depth: usize) {
-        forest.touch_head(self[depth]);
-    }
-
-    #[inline]
-    fn meet(self, forest: &Forest, _: u32, _: u32, depth: usize) {
-        forest.meet_head(self[depth]);
-    }
-
-    #[inline]
-    fn same(self, run: &Run, depth: usize) -> usize {
-        run.same_prefixes(&self[depth..])
-    }
-}
-
 #[inline]
 fn descend_by<'f>(
     forest: &'f Forest,
@@ -488,26 +416,6 @@ fn on_device(blocks: u32) -> [u32; Tier::COUNT] {
     let mut tiers = [0; Tier::COUNT];
     tiers[Tier::Device.index()] = blocks;
     tiers
-}
-
-/// How many leading contents are the same.
-#[inline]
-fn same(a: &[ContentHash], b: &[ContentHash]) -> usize {
-    /// Compared at once, by the C library's widest vectors: the compiler's own loop over 16 blocks took twice as long.
-    const LANE: usize = 64;
-    let both = a.len().min(b.len());
-    let (a, b) = (words(&a[..both]), words(&b[..both]));
-    let equal = a.chunks(LANE).zip(b.chunks(LANE)).take_while(|(a, b)| a == b).count();
-    let at = (equal * LANE).min(both);
-    at + a[at..].iter().zip(&b[at..]).take_while(|(a, b)| a == b).count()
-}
-
-/// Content hashes as plain numbers: slices of those are compared by the C library, slices of ours one by one.
-#[inline]
-#[allow(unsafe_code)]
-fn words(hashes: &[ContentHash]) -> &[u64] {
-    // SAFETY: `ContentHash` is a transparent `u64`: the same size, alignment and values.
-    unsafe { std::slice::from_raw_parts(hashes.as_ptr().cast(), hashes.len()) }
 }
 
 /// The longest part of a prefix that every group lets the engine re-use.

@@ -37,6 +37,7 @@
 //! plan       what a store is going to do to the forest
 //! apply      the verbs, the short way    apart  the verbs, the long way    beside  the shortest of all
 //! removal    the same for removals        bounds  what ranks may hold       lookup  the match    groups  its rule
+//! links      the chain that a match walks down
 //! carry      a rank's content out and back in
 //! tap        what changes, to whoever listens        mirror  what an index needs that is told by another's tap
 //! model      the reference, apart from all this
@@ -88,6 +89,7 @@ mod groups;
 mod heads;
 mod hold;
 mod lines;
+mod links;
 mod lookup;
 mod mirror;
 pub mod model;

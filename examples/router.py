@@ -37,6 +37,7 @@ class Router:
             model=self.model,
             tokens_le=struct.pack(f"<{len(tokens)}I", *tokens),
             workers=candidates,
+            brief=True,
         )
         try:
             response = self.stub.Match(request, timeout=self.deadline)

@@ -201,6 +201,48 @@ async fn ranks_top_k_and_min_blocks_narrow_the_answer() {
 }
 
 #[tokio::test]
+async fn a_brief_answer_is_the_whole_one_without_what_a_score_does_not_need() {
+    let server = Server::start().await;
+    let mut deep = server.named_worker("m", "b-deep", 1, "10.0.0.2:8000", &["http://b"]);
+    deep.store(grid(16), &prompt(80), Seed::PLAIN);
+    let _idle = server.worker("m", "a-idle", 0);
+    let whole = v1::MatchRequest {
+        workers: vec!["http://b".into(), "a-idle".into(), "nobody".into()],
+        ..by_tokens("m", &prompt(100))
+    };
+    let brief = v1::MatchRequest { brief: true, ..whole.clone() };
+
+    let mut expected = ask(&server, whole.clone()).await;
+    for found in &mut expected.matches {
+        found.worker_rank.as_mut().unwrap().model.clear();
+        found.age_ms = None;
+        *found = v1::RankMatch {
+            tiers: None,
+            leading: None,
+            leading_within: None,
+            grid: None,
+            held_blocks: 0,
+            asked_blocks: 0,
+            ..found.clone()
+        };
+    }
+    // Whole and brief in turn: neither is the other's. A batch's answers are messages.
+    for _ in 0..2 {
+        let mut answers = vec![ask(&server, brief.clone()).await];
+        let batch = v1::MatchBatchRequest { requests: vec![brief.clone()] };
+        let batch = server.client().await.match_batch(batch).await.unwrap().into_inner();
+        let Some(v1::match_batch_result::Result::Response(answer)) = batch.results[0].result.clone() else { panic!() };
+        answers.push(answer);
+        for mut answer in answers {
+            answer.matches.iter_mut().for_each(|found| found.age_ms = None);
+            assert_eq!(answer, expected);
+        }
+        assert!(ask(&server, whole.clone()).await.matches.iter().all(|found| found.tiers.is_some()));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_model_whose_workers_hold_nothing_yet_is_answered_with_zeros() {
     let server = Server::start().await;
     let idle = server.worker("m", "w", 0);

@@ -95,7 +95,8 @@ fn trust(found: &v1::RankMatch) -> (u8, Option<u64>) {
 
 /// Deepest first, then most on device, then by name: a server's own order.
 fn order(found: &v1::RankMatch) -> (Reverse<u64>, Reverse<u64>, String, u32) {
-    let size = found.grid.map_or(0, |grid| u64::from(grid.block_size));
+    // A brief answer names no grid; what lies on the device is matched.
+    let size = found.matched_tokens.checked_div(found.matched_blocks.into()).unwrap_or(0);
     let who = found.worker_rank.clone().unwrap_or_default();
     (Reverse(found.matched_tokens), Reverse(u64::from(found.device_blocks) * size), who.worker, who.rank)
 }
@@ -137,6 +138,19 @@ mod tests {
         assert_eq!(all, [("c".into(), 48), ("a".into(), 16), ("d".into(), 16), ("b".into(), 0)]);
         let two = gathered(&v1::MatchRequest { top_k: 2, ..Default::default() }, answers);
         assert_eq!(two, [("c".into(), 48), ("a".into(), 16)]);
+    }
+
+    #[test]
+    fn brief_answers_are_put_in_the_same_order() {
+        let on_device = |worker, blocks, device| v1::RankMatch {
+            matched_blocks: blocks,
+            device_blocks: device,
+            ..found(worker, 96, v1::FeedState::Live, 1)
+        };
+        // The same tokens on blocks of 16, of 32 and of 16, of which 32, 64 and 48 lie on the device.
+        let answers = vec![vec![on_device("a", 6, 2), on_device("b", 3, 2)], vec![on_device("c", 6, 3)]];
+        let order = gathered(&v1::MatchRequest { brief: true, ..Default::default() }, answers);
+        assert_eq!(order, [("b".into(), 96), ("c".into(), 96), ("a".into(), 96)]);
     }
 
     #[test]

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, ResourceExt};
@@ -17,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::engine::{Found, find};
 use super::known::Known;
-use super::object::Object;
+use super::object::{EndpointSlice, Object, Pod};
 use crate::admin::{Discovered, DiscoveryReason};
 use crate::config::{self, Config, Resource};
 use crate::feed::Snapshots;

@@ -1,12 +1,67 @@
-//! What is read from a pod or from an EndpointSlice, and nothing else of it.
+//! What is read from a pod or from an EndpointSlice, and nothing else of it: a whole pod has some four hundred fields, of
+//! which two here matter beside its metadata, and reading all of them was a twentieth of this program's code.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::{core, discovery};
 use kube::Resource;
+use kube::api::ObjectMeta;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+/// A pod.
+#[derive(Clone, Deserialize, Debug)]
+pub(super) struct Pod {
+    metadata: ObjectMeta,
+    status: Option<PodStatus>,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(rename_all = "camelCase")]
+struct PodStatus {
+    phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    conditions: Option<Vec<PodCondition>>,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+struct PodCondition {
+    r#type: String,
+    status: String,
+}
+
+/// A part of the endpoints of a Service.
+#[derive(Clone, Deserialize, Debug)]
+pub(super) struct EndpointSlice {
+    metadata: ObjectMeta,
+    /// The API server writes `null` where there are none.
+    endpoints: Option<Vec<Endpoint>>,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(rename_all = "camelCase")]
+struct Endpoint {
+    addresses: Option<Vec<String>>,
+    conditions: Option<EndpointConditions>,
+    target_ref: Option<Target>,
+}
+
+#[derive(Clone, Default, Deserialize, Debug)]
+struct EndpointConditions {
+    ready: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+struct Target {
+    kind: Option<String>,
+    name: Option<String>,
+    uid: Option<String>,
+}
 
 /// What annotations of this program begin with.
 pub(super) const PREFIX: &str = "kvtap/";
@@ -39,12 +94,7 @@ pub(super) struct Told {
 
 /// An object that tells of engines.
 pub(super) trait Object:
-    Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-    + Clone
-    + DeserializeOwned
-    + Debug
-    + Send
-    + 'static
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug + Send + 'static
 {
     /// The engines of it that are not about to end.
     fn told(&self) -> Told;
@@ -59,7 +109,7 @@ impl Object for Pod {
             return Told::default();
         }
         let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let ready = conditions.iter().any(|condition| condition.r#type == "Ready" && condition.status == "True");
         let address = status.and_then(|status| status.pod_ip.clone()).filter(|address| !address.is_empty());
         let namespace = self.metadata.namespace.clone().unwrap_or_default();
         let (Some(name), Some(uid)) = (self.metadata.name.clone(), self.metadata.uid.clone()) else {
@@ -82,7 +132,7 @@ impl Object for EndpointSlice {
         let annotations = ours(self.metadata.annotations.as_ref());
         let namespace = self.metadata.namespace.clone().unwrap_or_default();
         let slice = self.metadata.name.as_deref().unwrap_or_default();
-        for endpoint in &self.endpoints {
+        for endpoint in self.endpoints.iter().flatten() {
             let conditions = endpoint.conditions.clone().unwrap_or_default();
             if conditions.terminating == Some(true) {
                 continue;
@@ -93,13 +143,50 @@ impl Object for EndpointSlice {
             };
             // What is not said is to be taken for ready.
             let ready = conditions.ready != Some(false);
-            let address = endpoint.addresses.first().cloned();
+            let address = endpoint.addresses.iter().flatten().next().cloned();
             let (namespace, annotations) = (namespace.clone(), annotations.clone());
             told.sightings.push(Sighting { namespace, name, uid, address, ready, annotations });
         }
         told
     }
 }
+
+/// What `$object` is called in the API is what the whole one is called.
+macro_rules! named_as {
+    ($object:ty, $whole:ty) => {
+        impl Resource for $object {
+            type DynamicType = ();
+            type Scope = NamespaceResourceScope;
+
+            fn kind(of: &()) -> Cow<'_, str> {
+                <$whole>::kind(of)
+            }
+
+            fn group(of: &()) -> Cow<'_, str> {
+                <$whole>::group(of)
+            }
+
+            fn version(of: &()) -> Cow<'_, str> {
+                <$whole>::version(of)
+            }
+
+            fn plural(of: &()) -> Cow<'_, str> {
+                <$whole>::plural(of)
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+named_as!(Pod, core::v1::Pod);
+named_as!(EndpointSlice, discovery::v1::EndpointSlice);
 
 fn pod_of(endpoint: &Endpoint) -> Option<(String, String)> {
     let target = endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"))?;

@@ -96,7 +96,7 @@ pub struct Entry {
     /// What of it waits for its parent.
     pub orphans: WaitingRoom,
     status: Mutex<Status>,
-    written: OnceLock<Box<[u8]>>,
+    written: [OnceLock<Box<[u8]>>; 2],
 }
 
 /// Every feed there is.
@@ -172,7 +172,7 @@ impl Entry {
             queue,
             orphans,
             status: Mutex::default(),
-            written: OnceLock::new(),
+            written: Default::default(),
         }
     }
 
@@ -188,9 +188,10 @@ impl Entry {
         Self { orphans, ..self }
     }
 
-    /// The identity as answers have it: written once, by whoever answers first.
-    pub fn written(&self, write: impl FnOnce(&Identity) -> Box<[u8]>) -> &[u8] {
-        self.written.get_or_init(|| write(&self.identity))
+    /// The identity as answers have it, brief ones and whole ones: written once, by whoever answers first.
+    pub fn written(&self, brief: bool, write: impl FnOnce(&Identity) -> Box<[u8]>) -> &[u8] {
+        let [whole, short] = &self.written;
+        if brief { short } else { whole }.get_or_init(|| write(&self.identity))
     }
 
     /// What waits between its socket and the index; `None`: it has no queue.

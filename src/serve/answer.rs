@@ -24,6 +24,8 @@ use crate::proto::v1;
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) model: String,
+    /// Without what a score does not need.
+    pub(super) brief: bool,
     pub(super) answer: Answer,
 }
 
@@ -132,7 +134,7 @@ impl Written for Answered {
 impl Answered {
     /// The same as a message, for answers that hold others.
     pub(super) fn into_message(self) -> v1::MatchResponse {
-        match_response(&self.model, self.answer)
+        match_response(&self.model, self.brief, self.answer)
     }
 
     /// One match. All of its length is known before anything of it is copied.
@@ -140,9 +142,9 @@ impl Answered {
         let held = &rank.held;
         let unknown;
         let who = match &rank.who {
-            Who::Rank(entry) => entry.written(|identity| who(&worker_rank_of(identity))),
+            Who::Rank(entry) => entry.written(self.brief, |identity| who(worker_rank_of(identity), self.brief)),
             Who::Nobody(name) => {
-                unknown = who(&nobody(&self.model, name.clone()));
+                unknown = who(nobody(&self.model, name.clone()), self.brief);
                 &unknown
             }
         };
@@ -154,22 +156,28 @@ impl Answered {
         first.number(2, held.blocks.into());
         first.number(3, rank.tokens(held.blocks));
         first.number(4, held.device.into());
-        first.tiers(5, TierBlocks::of(&held.tiers));
+        if !self.brief {
+            first.tiers(5, TierBlocks::of(&held.tiers));
+        }
         first.number(6, state as u64);
         let mut last = Numbers::new();
         last.number(8, held.stamp.epoch);
         last.present(9, held.stamp.sequence);
         let heard = rank.feed.as_ref().and_then(|feed| feed.last_heard);
         last.present(10, heard.map(|heard| millis(now.saturating_duration_since(heard))));
-        last.number(11, held.held);
+        if !self.brief {
+            last.number(11, held.held);
+        }
         last.number(12, held.partial.into());
         last.number(13, held.cut_by_unknown_group.into());
-        if let Some(of) = rank.grid {
-            last.grid(14, of);
+        if !self.brief {
+            if let Some(of) = rank.grid {
+                last.grid(14, of);
+            }
+            last.number(15, rank.asked);
+            last.tiers(16, TierBlocks::leading(&held.lead));
+            last.tiers(17, TierBlocks::within(&held.within, held.blocks));
         }
-        last.number(15, rank.asked);
-        last.tiers(16, TierBlocks::leading(&held.lead));
-        last.tiers(17, TierBlocks::within(&held.within, held.blocks));
         let because = if why.is_empty() { 0 } else { 1 + encoded_len_varint(why.len() as u64) + why.len() };
         let length = who.len() + first.used + because + last.used;
         encode_key(3, WireType::LengthDelimited, out);
@@ -183,7 +191,10 @@ impl Answered {
 }
 
 /// What a rank is called, as the field of a match: the same for as long as it is there.
-fn who(of: &v1::WorkerRank) -> Box<[u8]> {
+fn who(mut of: v1::WorkerRank, brief: bool) -> Box<[u8]> {
+    if brief {
+        of.model.clear();
+    }
     let mut out = Vec::new();
     message(1, &of.encode_to_vec(), &mut out);
     out.into()
@@ -356,8 +367,9 @@ mod tests {
     fn what_is_written_is_the_message() {
         for seed in 0..2_000 {
             let made = || answer(&mut fastrand::Rng::with_seed(seed));
-            let answered = Answered { model: "m".repeat(seed as usize % 200), answer: made() };
-            let message = match_response(&answered.model, made());
+            let brief = seed % 2 == 1;
+            let answered = Answered { model: "m".repeat(seed as usize % 200), brief, answer: made() };
+            let message = match_response(&answered.model, brief, made());
             let mut written = Vec::new();
             answered.write(&mut written);
             assert_eq!(written, message.encode_to_vec(), "{seed}");

@@ -59,7 +59,7 @@ impl Queries {
         let begun = Instant::now();
         let asked = || {
             let query = Query::new(request.ok_or(QueryError::NoRequest)?, deadline)?;
-            Ok(Answered { model: query.model.to_owned(), answer: answer(&self.fleet, &query)? })
+            Ok(Answered { model: query.model.to_owned(), brief: query.brief, answer: answer(&self.fleet, &query)? })
         };
         let answered: Result<Answered, QueryError> = self.limiter.work(request.map_or(0, weight), asked).await;
         let code = match &answered {

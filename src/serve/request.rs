@@ -33,6 +33,8 @@ pub(super) struct Query<'a> {
     pub(super) top_k: usize,
     /// How many blocks a rank must match to be answered with.
     pub(super) min_blocks: u32,
+    /// Whether answers leave out what a score does not need.
+    pub(super) brief: bool,
 }
 
 /// What is asked about, in one of its forms.
@@ -80,6 +82,7 @@ impl<'a> Query<'a> {
                 k => k as usize,
             },
             min_blocks: request.min_blocks,
+            brief: request.brief,
         })
     }
 }

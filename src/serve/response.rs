@@ -9,13 +9,23 @@ use crate::feed::status::State;
 use crate::proto::v1;
 use crate::worker::Identity;
 
-/// A whole answer.
-pub(super) fn match_response(model: &str, answer: Answer) -> v1::MatchResponse {
-    v1::MatchResponse {
-        model: model.to_owned(),
-        grids: answer.grids.iter().map(|(grid, blocks)| grid_use(*grid, *blocks)).collect(),
-        matches: answer.ranks.into_iter().map(|rank| rank_match(model, rank)).collect(),
+/// A whole answer; `brief`: without what a score does not need.
+pub(super) fn match_response(model: &str, brief: bool, answer: Answer) -> v1::MatchResponse {
+    let mut matches: Vec<_> = answer.ranks.into_iter().map(|rank| rank_match(model, rank)).collect();
+    if brief {
+        matches.iter_mut().for_each(shorten);
     }
+    let grids = answer.grids.iter().map(|(grid, blocks)| grid_use(*grid, *blocks)).collect();
+    v1::MatchResponse { model: model.to_owned(), grids, matches }
+}
+
+/// Leaves out what `MatchRequest.brief` says.
+fn shorten(found: &mut v1::RankMatch) {
+    if let Some(who) = &mut found.worker_rank {
+        who.model.clear();
+    }
+    (found.tiers, found.leading, found.leading_within, found.grid) = (None, None, None, None);
+    (found.held_blocks, found.asked_blocks) = (0, 0);
 }
 
 /// What one rank holds.

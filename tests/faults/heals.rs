@@ -98,12 +98,14 @@ impl Fault {
             Self::new("lost messages, and the replay has holes", RETRY, &[replays("holes", 2), Step::Lose(6)]),
             Self::new("a lost message, and the replay endpoint is dead", RETRY, &[Step::Lose(3), Step::NoReplay(5)]),
         ];
+        // The engine's replay socket holds a thousand replies: of more it may drop the end, which is waited for.
         faults.push(
-            Self::new("more than the publisher's socket holds", 0, &[Step::Flood(1_500)])
+            Self::new("more than the publisher's socket holds", REPLAY + RETRY, &[Step::Flood(1_500)])
                 .within(World { hwm: 10, ..healthy }),
         );
         faults.push(
-            Self::new("more than kvtap's queue holds", 0, &[Step::Flood(1_500)]).within(World { queue: 8, ..healthy }),
+            Self::new("more than kvtap's queue holds", REPLAY + RETRY, &[Step::Flood(1_500)])
+                .within(World { queue: 8, ..healthy }),
         );
         faults.push(
             Self::new("the engine is away beyond the grace", RECONNECT, &[Step::Away(Duration::from_millis(400))])

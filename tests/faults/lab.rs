@@ -1,22 +1,22 @@
 //! One schedule, carried out.
 
+mod doing;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use kvtap::proto::v1;
-use kvtap::proto::v1::query_service_client::QueryServiceClient;
-use kvtap::sim::pool::Prompt;
 use tokio::sync::Mutex;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 
+use self::doing::{HEARD, LOST};
 use crate::engine::{Engine, Message};
 use crate::peer::Peer;
 use crate::proxy::Proxy;
+use crate::routers::Routers;
 use crate::schedule::{Step, World};
 use crate::tap::Tap;
 use crate::witness::Witness;
@@ -27,10 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long one more message may take to be heard before another is said: first, and at most. Each says more than is known
 /// already, so on a machine that is too busy for the first window none would ever be enough.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(400), Duration::from_secs(10));
-
-/// How many queries a router asks in a row, and for how long it is silent after them.
-const BURST: usize = 16;
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// How a feed came to be live in the end, and how long it took from the end of the faults.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +59,8 @@ pub struct Lab {
     /// In what was said since the last clear of this life, something can never be had from a replay, or was made to
     /// look so.
     blemished: bool,
+    /// The replays that were ordered last lack messages.
+    tampers: bool,
     /// The replay holds a number that no engine reaches, for as long as this life lasts.
     poisoned: bool,
     recent: Vec<Message>,
@@ -70,23 +68,11 @@ pub struct Lab {
     witness: Arc<Mutex<Witness>>,
     watch: JoinHandle<Result<(), String>>,
     watching: CancellationToken,
-    /// Routers that ask all the time.
-    _routers: JoinSet<()>,
+    routers: Routers,
     tap: Tap,
 }
 
-/// How a message leaves the engine.
-#[derive(Clone, Copy)]
-struct Way {
-    copies: usize,
-    keep: bool,
-}
-
-const HEARD: Way = Way { copies: 1, keep: true };
-const LOST: Way = Way { copies: 0, keep: true };
-const BURNED: Way = Way { copies: 0, keep: false };
-const UNKEPT: Way = Way { copies: 1, keep: false };
-const TWICE: Way = Way { copies: 2, keep: true };
+// === impl Lab ===
 
 impl Lab {
     /// An engine and its tap, as `world` says: a feed of this process, or a server that so many routers burst in on.
@@ -107,12 +93,10 @@ impl Lab {
         if world.bind {
             live.lead_to(Some(tap.listening().await));
         }
-        let mut flooding = JoinSet::new();
-        if let Tap::Server { client, .. } = &tap {
-            for _ in 0..routers.unwrap_or(0) {
-                flooding.spawn(ask_in_bursts(client.clone(), Arc::clone(&engine.prompts)));
-            }
-        }
+        let asking = match &tap {
+            Tap::Server { client, .. } => Routers::begin(routers.unwrap_or(0), client, &engine.prompts),
+            Tap::Inside { .. } => Routers::default(),
+        };
         let mut lab = Self {
             name,
             world,
@@ -123,13 +107,14 @@ impl Lab {
             replay,
             router: None,
             blemished: false,
+            tampers: false,
             poisoned: false,
             recent: Vec::new(),
             done: Vec::new(),
             witness,
             watch,
             watching,
-            _routers: flooding,
+            routers: asking,
             tap,
         };
         lab.peer.ask(&format!("limit {} {}", lab.name, world.kept)).await;
@@ -146,9 +131,32 @@ impl Lab {
     /// What was claimed and not true, or did not heal; with all that happened.
     pub async fn run(mut self, steps: Vec<Step>) -> Result<Outcome, String> {
         let ended = self.drive(steps).await;
+        self.end(ended).await
+    }
+
+    /// The same up to a state that faults leave the feed in for good: then it waits for that before the faults end.
+    ///
+    /// # Errors
+    /// The same, and that the feed does not come to that state.
+    pub async fn run_until(mut self, steps: &[Step], state: &str) -> Result<Outcome, String> {
+        for step in steps {
+            self.done.push(*step);
+            self.step(*step).await;
+        }
+        let ended = match self.until_state(state).await {
+            Ok(()) => self.heal().await,
+            Err(wrong) => Err(wrong),
+        };
+        self.end(ended).await
+    }
+
+    /// Nobody watches, asks or speaks any more. What was wrong comes with all that happened.
+    async fn end<T>(mut self, ended: Result<T, String>) -> Result<T, String> {
         self.watching.cancel();
-        let watched = (&mut self.watch).await.expect("the witness ends");
-        let outcome = match watched.and(ended) {
+        let watched = (&mut self.watch).await.unwrap_or_else(|panic| Err(format!("the witness ended: {panic}")));
+        // Before the server goes: they are to be answered for as long as they ask.
+        let asked = self.routers.end().await;
+        let outcome = match watched.and(asked).and(ended) {
             Ok(outcome) => Ok(outcome),
             Err(wrong) => {
                 let (_, status) = self.witness.lock().await.status().await;
@@ -157,13 +165,18 @@ impl Lab {
             }
         };
         self.peer.tell(&format!("close {}", self.name));
-        self.tap.stop().await;
-        outcome
+        let stopped = self.tap.stop().await;
+        outcome.and_then(|outcome| stopped.map(|()| outcome))
+    }
+
+    /// Whether a judge of the schedule has ended before it: no more of it is of use.
+    fn is_over(&mut self) -> bool {
+        self.watch.is_finished() || self.routers.have_failed()
     }
 
     async fn drive(&mut self, steps: Vec<Step>) -> Result<Outcome, String> {
         for step in steps {
-            if self.watch.is_finished() {
+            if self.is_over() {
                 return Err("stopped".to_owned());
             }
             self.done.push(step);
@@ -186,22 +199,25 @@ impl Lab {
         let mut ended = Instant::now();
         if clears {
             self.say_some(1, HEARD).await;
-            while self.witness.lock().await.status().await.0 != "incomplete" {
-                if ended.elapsed() > PATIENCE {
-                    return Err("what is missing is not missed".to_owned());
-                }
-                sleep(Duration::from_millis(5)).await;
-            }
+            self.until_state("incomplete").await?;
             ended = Instant::now();
             self.clear().await;
         }
         let healed = self.until_present().await;
         let after = ended.elapsed();
-        self.watching.cancel();
-        let watched = (&mut self.watch).await.expect("the witness ends");
-        self.peer.tell(&format!("close {}", self.name));
-        self.tap.stop().await;
-        watched.and(healed).map(|()| after)
+        self.end(healed.map(|()| after)).await
+    }
+
+    /// Waits until the feed says that it is in this state.
+    async fn until_state(&mut self, state: &str) -> Result<(), String> {
+        let begun = Instant::now();
+        while self.witness.lock().await.status().await.0 != state {
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("it is not {state} in time"));
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
     }
 
     /// Speaks until the feed holds all that was said last, more seldom from time to time: a busy machine needs longer.
@@ -217,193 +233,6 @@ impl Lab {
         }
         let (_, status) = self.witness.lock().await.status().await;
         Err(format!("not healed in time: {status}"))
-    }
-
-    // === the engine's side ===
-
-    async fn open(&mut self) {
-        let live = if self.world.bind { format!("tcp://{}", self.live.address) } else { "*".to_owned() };
-        let (replay, hwm) = (u8::from(self.world.replay), self.world.hwm);
-        let ports = self.peer.ask(&format!("open {} {live} {replay} {hwm}", self.name)).await;
-        let mut ports =
-            ports.split(' ').map(|port| port.parse().ok().map(|port| SocketAddr::from(([127, 0, 0, 1], port))));
-        let (live, router) = (ports.next().flatten(), ports.next().flatten());
-        if !self.world.bind {
-            self.live.lead_to(live);
-        }
-        self.router = router;
-        self.replay.lead_to(router);
-    }
-
-    async fn close(&mut self) {
-        if !self.world.bind {
-            self.live.lead_to(None);
-        }
-        self.router = None;
-        self.replay.lead_to(None);
-        self.peer.ask(&format!("close {}", self.name)).await;
-    }
-
-    async fn end_life(&mut self) {
-        self.close().await;
-        self.peer.ask(&format!("forget {}", self.name)).await;
-        self.engine.restart();
-        self.recent.clear();
-        self.blemished = false;
-        self.poisoned = false;
-    }
-
-    fn say(&mut self, way: Way) {
-        let message = self.engine.message();
-        self.send(message, way);
-    }
-
-    fn send(&mut self, message: Message, way: Way) {
-        let Way { copies, keep } = way;
-        self.blemished |= !keep;
-        self.publish(&message, copies, keep);
-        self.recent.push(message);
-    }
-
-    fn publish(&self, message: &Message, copies: usize, keep: bool) {
-        let hex: String = message.payload.iter().map(|byte| format!("{byte:02x}")).collect();
-        let hex = if hex.is_empty() { "-".to_owned() } else { hex };
-        self.peer.tell(&format!("say {} {copies} {} {} {hex}", self.name, u8::from(keep), message.sequence));
-    }
-
-    async fn clear(&mut self) {
-        let message = self.engine.clear();
-        self.blemished = false;
-        self.send(message, HEARD);
-        self.obeyed().await;
-    }
-
-    async fn say_some(&mut self, messages: usize, way: Way) {
-        for _ in 0..messages {
-            self.say(way);
-        }
-        self.obeyed().await;
-    }
-
-    /// Waits until the peer has done all that it was told.
-    async fn obeyed(&self) {
-        self.peer.ask(&format!("limit {} {}", self.name, self.world.kept)).await;
-    }
-
-    // === what happens ===
-
-    async fn step(&mut self, step: Step) {
-        match step {
-            Step::Say(n) => self.say_some(n, HEARD).await,
-            Step::Lose(n) => self.say_some(n, LOST).await,
-            Step::Burn(n) => self.say_some(n, BURNED).await,
-            Step::SayUnkept(n) => self.say_some(n, UNKEPT).await,
-            Step::SayTwice(n) => self.say_some(n, TWICE).await,
-            Step::Repeat(back) => {
-                if let Some(message) = self.recent.len().checked_sub(back).and_then(|at| self.recent.get(at)) {
-                    self.publish(message, 1, false);
-                }
-            }
-            Step::Junk(kind) => {
-                let frames = ["-", "- 00 00", "- 0000000000000005 - -"][usize::from(kind)];
-                self.peer.ask(&format!("junk {} {frames}", self.name)).await;
-            }
-            Step::Damaged(damage) => {
-                let message = self.engine.damaged(damage);
-                self.send(message, HEARD);
-                self.blemished = true;
-            }
-            Step::Clear => self.clear().await,
-            Step::Flood(n) => {
-                self.live.pause(true);
-                self.say_some(n, HEARD).await;
-                self.live.pause(false);
-            }
-            Step::Pause(n) => {
-                self.live.pause(true);
-                self.say_some(n, HEARD).await;
-                self.wait_up_to(40).await;
-                self.live.pause(false);
-            }
-            Step::Freeze(n) => {
-                self.live.freeze();
-                self.say_some(n, HEARD).await;
-                if self.world.bind {
-                    // The engine connects, and has no heartbeat: only the system ever tells it.
-                    self.wait_up_to(1_000).await;
-                    self.live.cut();
-                }
-            }
-            Step::Cut { live, replay } => {
-                if live {
-                    self.live.cut();
-                }
-                if replay {
-                    self.replay.cut();
-                }
-            }
-            Step::Reopen(unheard) => {
-                self.close().await;
-                self.say_some(unheard, LOST).await;
-                self.open().await;
-            }
-            Step::Restart { down, frozen, unheard } => {
-                if frozen {
-                    self.live.freeze();
-                }
-                let unheard = unheard.unwrap_or_else(|| self.engine.last().map_or(0, |last| last as usize + 3));
-                self.end_life().await;
-                self.say_some(unheard, LOST).await;
-                sleep(down).await;
-                self.open().await;
-            }
-            Step::Away(away) => {
-                self.close().await;
-                sleep(away).await;
-                self.open().await;
-            }
-            Step::Replays { times, mode, count } => {
-                // What looks burned twice is given up for burned.
-                self.blemished |= mode == "holes" || mode == "short" || mode == "junk";
-                self.peer.ask(&format!("replays {} {times} {mode} {count}", self.name)).await;
-            }
-            Step::NoReplay(n) => {
-                self.replay.lead_to(None);
-                self.replay.cut();
-                self.say_some(n, HEARD).await;
-                self.wait_up_to(100).await;
-                self.replay.lead_to(self.router);
-            }
-            Step::Late(n) => {
-                let late: Vec<Message> = (0..n).map(|_| self.engine.message()).collect();
-                for message in &late {
-                    self.publish(message, 0, true);
-                }
-                self.say(HEARD);
-                for message in late {
-                    self.publish(&message, 1, false);
-                }
-                self.obeyed().await;
-            }
-            Step::Wild { number, kept } => {
-                // What marks the end of a replay cannot be in one.
-                let kept = kept && number != u64::MAX;
-                let message = Message { sequence: number, payload: self.engine.lie() };
-                self.publish(&message, 1, kept);
-                self.poisoned |= kept;
-                self.obeyed().await;
-            }
-            Step::ClockBack(seconds) => self.engine.set_clock_back(seconds),
-            Step::Wait(wait) => sleep(wait).await,
-            Step::Settle => {
-                // Whether it does is the schedule's business.
-                drop(timeout(Duration::from_millis(400), self.present()).await);
-            }
-        }
-    }
-
-    async fn wait_up_to(&mut self, most: u64) {
-        sleep(Duration::from_millis(self.rng.u64(..most))).await;
     }
 
     // === the end ===
@@ -448,7 +277,7 @@ impl Lab {
                 break;
             }
             window = (window * 2).min(WINDOW.1);
-            if self.watch.is_finished() {
+            if self.is_over() {
                 return Err("stopped".to_owned());
             }
             let (state, _) = self.witness.lock().await.status().await;
@@ -458,19 +287,6 @@ impl Lab {
         }
         let (claims, lives) = (self.witness.lock().await.claims, self.engine.life() + 1);
         Ok(Outcome { by, after: begun.elapsed(), claims, lives })
-    }
-}
-
-/// A router that asks as fast as it is answered, burst after burst.
-async fn ask_in_bursts(mut client: QueryServiceClient<Channel>, prompts: Arc<[Prompt]>) {
-    for (n, prompt) in prompts.iter().cycle().enumerate() {
-        if n % BURST == 0 {
-            sleep(PAUSE).await;
-        }
-        let tokens = v1::TokenList { ids: prompt.tokens.clone() };
-        let prompt = Some(v1::match_request::Prompt::Tokens(tokens));
-        let request = v1::MatchRequest { model: "m".to_owned(), prompt, ..Default::default() };
-        client.r#match(request).await.expect("an answer");
     }
 }
 

@@ -20,10 +20,12 @@ mod engine;
 mod flood;
 mod heals;
 mod lab;
+mod panics;
 mod peer;
 mod proxy;
 #[path = "../support/python.rs"]
 mod python;
+mod routers;
 mod schedule;
 mod tap;
 mod witness;
@@ -39,7 +41,7 @@ use tokio::time::timeout;
 
 use lab::{Healed, Lab, Outcome};
 use peer::Peer;
-use schedule::World;
+use schedule::{Step, World};
 
 /// libzmq processes that share the engines.
 const PEERS: usize = 2;
@@ -59,15 +61,23 @@ async fn run_one(seed: u64, server: bool, peer: Arc<Peer>) -> Result<Outcome, St
     let name = format!("{}{seed}", if server { 's' } else { 'f' });
     // One server in four answers bursts of queries meanwhile.
     let routers = server.then_some(usize::from(seed.is_multiple_of(4)));
-    let whole = async { Lab::new(name, world, rng, peer, routers).await.run(steps.clone()).await };
-    match timeout(HANGS, whole).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(format!("it hangs\n  world: {world:?}\n  steps: {steps:?}")),
+    let wrong = |wrong: String| format!("{wrong}\n  world: {world:?}\n  steps: {steps:?}");
+    let done = steps.clone();
+    // A task of its own, so that a panic anywhere in it is this schedule's, and the others go on.
+    let mut whole = tokio::spawn(async move { Lab::new(name, world, rng, peer, routers).await.run(done).await });
+    match timeout(HANGS, &mut whole).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(panic)) => Err(wrong(format!("it ended: {panic}"))),
+        Err(_) => {
+            whole.abort();
+            Err(wrong("it hangs".to_owned()))
+        }
     }
 }
 
 /// `at_once` schedules run at a time: most of the time they wait.
 async fn run(seeds: Range<u64>, server: bool, at_once: usize) {
+    panics::watch();
     let peers: Vec<_> = (0..PEERS).map(|_| Arc::new(Peer::start())).collect();
     let room = Arc::new(Semaphore::new(at_once));
     let mut running = JoinSet::new();
@@ -81,7 +91,7 @@ async fn run(seeds: Range<u64>, server: bool, at_once: usize) {
     }
     let (mut healed, mut wrong): (Vec<(Outcome, u64)>, Vec<String>) = Default::default();
     while let Some(ended) = running.join_next().await {
-        let (seed, outcome) = ended.expect("no panic; it is above");
+        let (seed, outcome) = ended.expect("panics are caught");
         match outcome {
             Ok(outcome) => healed.push((outcome, seed)),
             Err(error) => {
@@ -94,6 +104,8 @@ async fn run(seeds: Range<u64>, server: bool, at_once: usize) {
     report(&healed);
     assert!(wrong.is_empty(), "{} of {} schedules:\n{}", wrong.len(), wrong.len() + healed.len(), wrong.join("\n"));
     assert!(healed.iter().any(|(outcome, _)| outcome.claims > 0), "nothing was ever claimed");
+    let panics = panics::seen();
+    assert!(panics.is_empty(), "{} panics, the first: {}", panics.len(), panics[0]);
 }
 
 /// Prints how long feeds took to heal.
@@ -137,4 +149,20 @@ async fn a_live_feed_holds_what_its_engine_holds_whatever_went_wrong_and_heals_w
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_does_every_answer_of_a_server() {
     run(seeds(8, 20), true, 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_replays_with_holes_make_look_burned_after_a_clear_or_a_restart_waits_for_the_next_clear() {
+    let peer = Arc::new(Peer::start());
+    let restart = Step::Restart { down: Duration::ZERO, frozen: false, unheard: Some(6) };
+    for (name, then) in [("clear", vec![Step::Clear, Step::Settle, Step::Lose(6)]), ("restart", vec![restart])] {
+        // The first message that is heard live asks for a replay too, so that comes before.
+        let mut steps = vec![Step::Say(3), Step::Settle, Step::Say(1), Step::Settle];
+        steps.push(Step::Replays { times: 20, mode: "holes", count: 2 });
+        steps.extend(then);
+        steps.push(Step::Say(1));
+        let lab = Lab::new(name.to_owned(), World::HEALTHY, Rng::with_seed(1), Arc::clone(&peer), None).await;
+        let outcome = lab.run_until(&steps, "incomplete").await.expect("what is claimed is true, and it heals");
+        assert_eq!(outcome.by, Healed::ByAClear, "after a {name}");
+    }
 }

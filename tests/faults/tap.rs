@@ -18,6 +18,7 @@ use kvtap::worker::Identity;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 
@@ -34,10 +35,12 @@ pub enum Tap {
         _board: Arc<Board>,
     },
     Server {
-        _process: Box<Child>,
+        process: Box<Child>,
         client: QueryServiceClient<Channel>,
         worker: String,
         bound: SocketAddr,
+        /// Ends when the process does: with the first line that tells of a panic.
+        reading: JoinHandle<Option<String>>,
         _folder: TempDir,
     },
 }
@@ -87,11 +90,20 @@ impl Tap {
             }
             told += &line;
         };
-        // Nobody reads the rest, and nothing may wait for it.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        // Nothing may wait for the rest to be read.
+        let reading = tokio::spawn(async move {
+            let mut panicked = None;
+            while let Ok(Some(line)) = lines.next_line().await {
+                if line.contains("panicked at") || line.contains("A task panicked") {
+                    panicked.get_or_insert(line);
+                }
+            }
+            panicked
+        });
         let channel = Channel::from_shared(format!("http://{address}")).expect("an address").connect().await;
         let client = QueryServiceClient::new(channel.expect("it answers"));
-        Self::Server { _process: Box::new(process), client, worker: name.to_owned(), bound, _folder: folder }
+        let process = Box::new(process);
+        Self::Server { process, client, worker: name.to_owned(), bound, reading, _folder: folder }
     }
 
     pub async fn eye(&self) -> Eye {
@@ -119,10 +131,21 @@ impl Tap {
         }
     }
 
-    pub async fn stop(self) {
-        if let Self::Inside { feed, .. } = self {
-            feed.stop().await;
+    /// Ends it.
+    ///
+    /// # Errors
+    /// A thread or a task of the server panicked.
+    pub async fn stop(self) -> Result<(), String> {
+        match self {
+            Self::Inside { feed, .. } => feed.stop().await,
+            Self::Server { mut process, reading, .. } => {
+                process.kill().await.map_err(|error| format!("the server cannot be killed: {error}"))?;
+                if let Some(panicked) = reading.await.map_err(|error| error.to_string())? {
+                    return Err(format!("the server went on after a panic: {panicked}"));
+                }
+            }
         }
+        Ok(())
     }
 }
 

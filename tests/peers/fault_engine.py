@@ -16,6 +16,7 @@ Each line is `SERIAL VERB ENGINE ARGUMENTS...`, answered by `SERIAL ANSWER`. An 
                                 holes every COUNTth reply is lost
                                 slow  COUNT milliseconds between replies
                                 junk  a reply of wrong frames goes before each
+    pending E                   how many requests are still to be answered in that way     -> the number
 """
 
 import heapq
@@ -99,6 +100,9 @@ class Engine:
         self.mode = (int(times), mode, int(count))
         return "noted"
 
+    def pending(self):
+        return str(self.mode[0])
+
     def answer(self):
         client, _, start = self.replay.recv_multipart()
         times, mode, count = self.mode
@@ -135,7 +139,7 @@ engines = {}
 later = []
 VERBS = {
     "open": Engine.open, "close": Engine.close, "forget": Engine.forget, "say": Engine.say, "junk": Engine.junk,
-    "limit": Engine.limit_to, "replays": Engine.replays,
+    "limit": Engine.limit_to, "replays": Engine.replays, "pending": Engine.pending,
 }  # fmt: skip
 
 

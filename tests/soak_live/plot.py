@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a run of `run.py` came to, drawn and in numbers: `plot.py FOLDER PICTURE.png [--warm-up MINUTES]`.
 
-Drift is the median of the last ten minutes against that of the first ten after the warm-up. Needs requirements.txt.
+Drift is the median of the last ten minutes against that of the first ten after the warm-up. The warm-up of a short run is half of
+it, and its windows are a quarter. Needs requirements.txt.
 """
 
 import argparse
@@ -18,7 +19,7 @@ WINDOW = 600
 MIB = 1 << 20
 # One panel each: its title, and the columns in it with what they are divided by.
 PANELS = [
-    ("resident memory, MiB", {"rss_kib": 1024}),
+    ("resident memory, and what of it was allocated, MiB", {"rss_kib": 1024, "anon_kib": 1024}),
     ("open file descriptors, threads", {"fds": 1, "threads": 1}),
     ("blocks held, thousands", {"held_blocks": 1000}),
     ("messages in queues, and blocks without a parent", {"queued_messages": 1, "orphans": 1}),
@@ -62,8 +63,9 @@ def drift(table, column, warm_up):
     """The medians of both windows, and by how many percent they differ."""
     pairs = list(zip(table["seconds"], table[column], strict=True))
     end = pairs[-1][0]
-    first = median(value for at, value in pairs if warm_up <= at < warm_up + WINDOW)
-    last = median(value for at, value in pairs if at > end - WINDOW)
+    window = min(WINDOW, (end - warm_up) / 2)
+    first = median(value for at, value in pairs if warm_up <= at <= warm_up + window)
+    last = median(value for at, value in pairs if at >= end - window)
     return first, last, 100 * (last / first - 1) if first else 0.0
 
 
@@ -74,7 +76,7 @@ def main():
     parser.add_argument("--warm-up", type=float, default=30.0, help="minutes")
     options = parser.parse_args()
     table, happened = columns(read(options.folder / "samples.csv")), read(options.folder / "happened.csv")
-    warm_up = 60 * options.warm_up
+    warm_up = min(60 * options.warm_up, table["seconds"][-1] / 2)
     draw(table, happened, warm_up, options.picture)
     print(f"{table['seconds'][-1] / 60:.0f} minutes, {len(happened)} happenings, {table['messages'][-1]:.0f} messages, "
           f"{table['requests'][-1]:.0f} requests, {table['claims'][-1]:.0f} claims, {table['wrong'][-1]:.0f} wrong, "
@@ -82,6 +84,7 @@ def main():
     print("| | after the warm-up | at the end | drift | most |\n|---|---|---|---|---|")
     for name, column, unit in [
         ("resident memory, MiB", "rss_kib", 1024),
+        ("of it allocated, MiB", "anon_kib", 1024),
         ("file descriptors", "fds", 1),
         ("threads", "threads", 1),
         ("blocks held", "held_blocks", 1),

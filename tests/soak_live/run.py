@@ -130,6 +130,9 @@ class Server:
             asked += float(value) if family == "kvtap_grpc_requests_total" else 0.0
         return {
             "rss_kib": int(status["VmRSS"].split()[0]),
+            # Of that: what it allocated, and pages of its file, which are the system's to take back.
+            "anon_kib": int(status["RssAnon"].split()[0]),
+            "file_kib": int(status["RssFile"].split()[0]),
             "fds": len(os.listdir(f"/proc/{pid}/fd")),
             "threads": int(status["Threads"]),
             "cpu_seconds": (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),

@@ -2,11 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
+use tonic_prost::{ProstCodec, ProstEncoder};
 
 use crate::floor::pb::Message;
 use crate::floor::pb::echo_client::EchoClient;
@@ -24,8 +30,41 @@ pub struct Target {
 #[derive(Clone)]
 enum Call {
     Kvtap(QueryServiceClient<Channel>, Vec<v1::MatchRequest>),
+    Unread(Grpc<Channel>, Vec<v1::MatchRequest>),
     Echo(EchoClient<Channel>, Vec<Message>),
 }
+
+/// Reads answers as what they are on the wire.
+#[derive(Default)]
+struct Unread;
+
+// === impl Unread ===
+
+impl Codec for Unread {
+    type Encode = v1::MatchRequest;
+    type Decode = Bytes;
+    type Encoder = ProstEncoder<v1::MatchRequest>;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstCodec::<v1::MatchRequest, ()>::default().encoder()
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Decoder for Unread {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining())))
+    }
+}
+
+// === impl Target ===
 
 /// A connection.
 pub async fn channel(at: &str) -> Channel {
@@ -36,6 +75,11 @@ pub async fn channel(at: &str) -> Channel {
 impl Target {
     pub fn kvtap(name: &'static str, channel: Channel, requests: Vec<v1::MatchRequest>) -> Self {
         Self { name, call: Call::Kvtap(QueryServiceClient::new(channel), requests), next: 0 }
+    }
+
+    /// The same, whose answers nobody looks into.
+    pub fn unread(name: &'static str, channel: Channel, requests: Vec<v1::MatchRequest>) -> Self {
+        Self { name, call: Call::Unread(Grpc::new(channel), requests), next: 0 }
     }
 
     pub fn echo(name: &'static str, channel: Channel, payloads: Vec<Bytes>, answer: u32) -> Self {
@@ -50,6 +94,16 @@ impl Target {
             Call::Kvtap(client, requests) => {
                 let answer = client.r#match(requests[self.next % requests.len()].clone()).await.unwrap();
                 assert_eq!(answer.get_ref().matches.len(), 64);
+            }
+            Call::Unread(client, requests) => {
+                client.ready().await.unwrap();
+                let request = tonic::Request::new(requests[self.next % requests.len()].clone());
+                let path = PathAndQuery::from_static("/kvtap.v1.QueryService/Match");
+                let answer: tonic::Response<Bytes> = client.unary(request, path, Unread).await.unwrap();
+                // Once in a while it is an answer.
+                if self.next.is_multiple_of(64) {
+                    assert_eq!(v1::MatchResponse::decode(answer.into_inner()).unwrap().matches.len(), 64);
+                }
             }
             Call::Echo(client, messages) => {
                 client.echo(messages[self.next % messages.len()].clone()).await.unwrap();

@@ -69,6 +69,8 @@ async fn latencies(fleet: &Fleet, echo: &floor::Echo) {
         let answer = fleet.answer_bytes(blocks).await;
         let mut targets = [
             Target::kvtap("Match, tokens", fleet.channel().await, fleet.requests(blocks)),
+            Target::kvtap("Match, brief", fleet.channel().await, brief(fleet.requests(blocks))),
+            Target::unread("Match, the answer left unread", fleet.channel().await, fleet.requests(blocks)),
             Target::echo("echo", echo.channel().await, fleet.token_bytes(blocks), 0),
             Target::echo(
                 "echo, an answer as large as Match's",
@@ -87,12 +89,20 @@ async fn latencies(fleet: &Fleet, echo: &floor::Echo) {
     }
 }
 
+/// The same, to be answered with what a score needs.
+fn brief(mut requests: Vec<v1::MatchRequest>) -> Vec<v1::MatchRequest> {
+    requests.iter_mut().for_each(|request| request.brief = true);
+    requests
+}
+
 /// 32 calls at a time on one connection.
 async fn flights(fleet: &Fleet, echo: &floor::Echo) {
     for blocks in BLOCKS {
         let answer = fleet.answer_bytes(blocks).await;
         let mut targets = [
             Target::kvtap("Match, 32 in flight", fleet.channel().await, fleet.requests(blocks)),
+            Target::kvtap("Match, brief", fleet.channel().await, brief(fleet.requests(blocks))),
+            Target::unread("Match, the answers left unread", fleet.channel().await, fleet.requests(blocks)),
             Target::echo("echo, 32 in flight", echo.channel().await, fleet.token_bytes(blocks), 0),
             Target::echo(
                 "echo, an answer as large as Match's",
@@ -103,13 +113,15 @@ async fn flights(fleet: &Fleet, echo: &floor::Echo) {
         ];
         let mut rows: Vec<Row> = targets.iter().map(|target| Row::new(target.name)).collect();
         let mut stream = Row::new("MatchStream, 32 in flight");
+        let mut short = Row::new("MatchStream, brief");
         for _ in 0..ROUNDS {
             for (target, row) in targets.iter_mut().zip(&mut rows) {
                 row.rate(target.flight(32, TURN).await);
             }
             stream.rate(load::stream(fleet.channel().await, &fleet.requests(blocks), 32, TURN).await);
+            short.rate(load::stream(fleet.channel().await, &brief(fleet.requests(blocks)), 32, TURN).await);
         }
-        rows.push(stream);
+        rows.extend([stream, short]);
         table(&format!("{blocks} blocks, 64 workers, requests a second"), &rows);
     }
 }

@@ -1,12 +1,12 @@
-//! What was removed lately, rank by rank: so that a missing block can be explained. Bounded in bytes; the longest
-//! remembered goes first.
+//! What was removed lately, rank by rank: so that a missing block can be explained. Bounded in bytes, those that the
+//! allocator adds included; the longest remembered goes first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::hash::PrefixHash;
-use crate::index::{BlockRun, Change, Delta, What};
+use crate::hash::{ContentHash, PrefixHash};
+use crate::index::{Change, Delta, What};
 use crate::worker::{RankId, Stamp};
 
 /// The memory of all ranks.
@@ -18,7 +18,9 @@ pub(super) struct Removals {
 /// The memory of one rank.
 #[derive(Debug)]
 struct Memory {
+    /// Never with much room to spare: a ring goes round, and touches all its room.
     removed: VecDeque<Removal>,
+    /// Of all of them ([`Removal::bytes`]).
     bytes: usize,
     /// What was removed before this is not remembered.
     since: SystemTime,
@@ -34,8 +36,15 @@ struct Removal {
 
 #[derive(Clone, Debug)]
 enum Gone {
-    Blocks(Arc<BlockRun>),
-    Everything { new_epoch: bool },
+    /// What their run says of where they were, and no more.
+    Blocks {
+        parent: Option<PrefixHash>,
+        position: u32,
+        contents: Arc<[ContentHash]>,
+    },
+    Everything {
+        new_epoch: bool,
+    },
 }
 
 /// Why a block that is not held now is not held, as far as is remembered.
@@ -54,6 +63,9 @@ pub(in crate::serve) struct Remembered {
     /// What was removed before this is not remembered.
     pub(in crate::serve) since: SystemTime,
 }
+
+/// What contents cost beside themselves: two counters, and what the allocator puts before them.
+const SHARED: usize = 24;
 
 /// Bytes that all ranks' memories may take together, and one alone.
 const IN_ALL: usize = 64 << 20;
@@ -85,7 +97,8 @@ impl Removals {
         for change in &delta.changes {
             let what = match change {
                 Change::Run(run) if matches!(run.what, What::Removed(_)) && run.group.is_none() => {
-                    Gone::Blocks(Arc::new(run.clone()))
+                    let contents = Arc::from(&*run.contents);
+                    Gone::Blocks { parent: run.parent, position: run.position, contents }
                 }
                 Change::Cleared => Gone::Everything { new_epoch: false },
                 Change::Reset => Gone::Everything { new_epoch: true },
@@ -107,6 +120,9 @@ impl Removals {
 impl Memory {
     fn push(&mut self, removal: Removal, limit: usize) {
         self.bytes += removal.bytes();
+        if self.removed.len() == self.removed.capacity() {
+            self.removed.reserve_exact(spare(self.removed.len()));
+        }
         self.removed.push_back(removal);
         while self.bytes > limit
             && let Some(oldest) = self.removed.pop_front()
@@ -114,16 +130,26 @@ impl Memory {
             self.bytes -= oldest.bytes();
             self.since = oldest.at;
         }
+        // Longer runs, or more ranks than before: fewer are remembered.
+        let len = self.removed.len();
+        if self.removed.capacity() > 2 * (len + spare(len)) {
+            self.removed.shrink_to(len + spare(len));
+        }
     }
+}
+
+/// Places that are kept beside so many.
+fn spare(len: usize) -> usize {
+    len / 8 + 16
 }
 
 // === impl Removal ===
 
 impl Removal {
     fn bytes(&self) -> usize {
-        let hashes =
-            if let Gone::Blocks(run) = &self.what { size_of::<BlockRun>() + size_of_val(&*run.contents) } else { 0 };
-        size_of::<Self>() + hashes
+        let hashes = if let Gone::Blocks { contents, .. } = &self.what { SHARED + size_of_val(&**contents) } else { 0 };
+        let place = size_of::<Self>();
+        place + place / 8 + hashes
     }
 }
 
@@ -136,11 +162,11 @@ impl Remembered {
             Gone::Everything { new_epoch } => {
                 Some(Found::Dropped { stamp: removal.stamp, at: removal.at, new_epoch: *new_epoch })
             }
-            Gone::Blocks(run) => {
-                let from = u64::from(run.position);
-                let is_there = (from..from + run.contents.len() as u64).contains(&position)
-                    && run.prefixes().any(|removed| removed == prefix);
-                is_there.then_some(Found::Removed(removal.stamp, removal.at))
+            Gone::Blocks { parent, position: from, contents } => {
+                let at = position.checked_sub(u64::from(*from)).and_then(|at| usize::try_from(at).ok())?;
+                let upto = contents.get(..=at)?;
+                let there = upto.iter().fold(*parent, |last, content| Some(PrefixHash::after(last, *content)));
+                (there == Some(prefix)).then_some(Found::Removed(removal.stamp, removal.at))
             }
         })
     }
@@ -150,7 +176,7 @@ impl Remembered {
 mod tests {
     use super::*;
     use crate::block::Tier;
-    use crate::hash::ContentHash;
+    use crate::index::BlockRun;
 
     const RANK: RankId = RankId { slot: 0, generation: 1 };
 
@@ -195,5 +221,30 @@ mod tests {
         assert_eq!(known.find(PrefixHash(1), 0), None, "the oldest went");
         assert!(known.find(PrefixHash(1 + 39 * 100_000), 0).is_some());
         assert!(known.since > begun && known.removed.len() < 17, "{}", known.removed.len());
+    }
+    #[test]
+    fn what_is_remembered_takes_no_more_than_its_bound_with_its_ring_and_less_where_there_are_more_ranks() {
+        let taken = |memory: &Memory| {
+            let places = memory.removed.capacity() * size_of::<Removal>();
+            let contents = |removal: &Removal| match &removal.what {
+                Gone::Blocks { contents, .. } => SHARED + size_of_val(&**contents),
+                Gone::Everything { .. } => 0,
+            };
+            places + memory.removed.iter().map(contents).sum::<usize>()
+        };
+        let mut removals = Removals::default();
+        removals.begin(RANK);
+        let most = (0..30_000).map(|n| {
+            removals.note(&removed(n, 1, n));
+            taken(&removals.ranks[&RANK])
+        });
+        let most = most.max().unwrap();
+        assert!((ALONE * 9 / 10..=ALONE + 4096).contains(&most), "{most} of {ALONE}");
+
+        let others = (1..IN_ALL / ALONE * 8).map(|slot| RankId { slot: slot as u32, ..RANK });
+        others.for_each(|rank| removals.begin(rank));
+        (0..30_000).for_each(|n| removals.note(&removed(n, 1, n)));
+        assert!(taken(&removals.ranks[&RANK]) < ALONE / 3, "{}", taken(&removals.ranks[&RANK]));
+        assert!(removals.of(RANK).is_some_and(|known| known.find(PrefixHash(29_999), 0).is_some()));
     }
 }

@@ -36,6 +36,7 @@ pub struct ContentHash(pub u64);
 
 /// Our rolling hash of a block and of everything before it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
 pub struct PrefixHash(pub u64);
 
 /// The part of a namespace that hashing carries: LoRA name and cache salt folded into one seed.

@@ -7,9 +7,10 @@ use super::bounds::Bounds;
 use super::copies::{Piles, Tiers};
 use super::cover::Holder;
 use super::door::{Block, Copies, RemoveOutcome, StoreOutcome};
-use super::forest::{Forest, Plan};
+use super::forest::Forest;
 use super::hold::Spot;
 use super::odd::{Key, Odd, OddName, Places, forms};
+use super::plan::Plan;
 use super::rank::Rank;
 
 /// One rank with all that its changes touch, locked.

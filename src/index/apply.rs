@@ -1,7 +1,7 @@
 //! The verbs that change what a rank holds: the short ways, which nearly every event takes.
 //!
 //! A store first plans its places, puts its names into the rank's own tables (which say whether one of them was known)
-//! where they belong by that plan, then locks the forest to make what is missing. What it finds out of the ordinary goes
+//! where they belong by that plan, then locks the forest, looks at the plan once more and makes what is missing. What it finds out of the ordinary goes
 //! the long way (`apart`).
 
 use std::cell::Cell as Slot;
@@ -13,12 +13,14 @@ use crate::hash::{EngineHash, Seed};
 use super::apart::Apart;
 use super::beside::Beside;
 use super::bounds::Bounds;
+use super::bucket::touch_ahead;
 use super::door::{Block, Found, Parent, Place, StoreOutcome};
-use super::forest::{Forest, NONE, Plan, Segment};
+use super::forest::{Forest, NONE};
 use super::gate::{Planning, Writing};
 use super::hold::{Piece, Spot, Staged};
 use super::names::Ahead;
 use super::odd::forms;
+use super::plan::{Plan, Segment};
 use super::rank::{Cell, Rank};
 use super::removal::Lost;
 use super::tap;
@@ -49,7 +51,7 @@ thread_local!(static SPARE: Slot<Option<Box<Scratch>>> = const { Slot::new(None)
 /// Blocks that are looked at together: bounds the scratch, whatever an engine sends.
 pub(super) const BATCH: usize = 1 << 14;
 
-/// The names of so few blocks are put while nobody else may plan: to come back would take longer.
+/// The names of so few blocks are put without asking for any ahead.
 pub(super) const FEW: usize = 2;
 
 // === impl Scratch ===
@@ -76,6 +78,7 @@ impl Hands<'_> {
             Parent::Root(seed) => (None, seed),
             Parent::Under(Place { run, block, seed }) => (Some((run, block)), seed),
         };
+        touch_ahead(run);
         for blocks in run.chunks(BATCH) {
             self.finish();
             let ordinary = tier == Tier::Device && group == self.rank.home && !self.rank.has_odd;
@@ -102,7 +105,7 @@ impl Hands<'_> {
         blocks: &[Block],
     ) -> Option<(u32, u32)> {
         let mut scratch = self.scratch();
-        let placed = self.store_as_planned(parent, seed, blocks, blocks.len() <= FEW, &mut scratch);
+        let placed = self.store_as_planned(parent, seed, blocks, &mut scratch);
         if scratch.placed.is_empty() {
             scratch.staged.clear();
         }
@@ -115,75 +118,48 @@ impl Hands<'_> {
         parent: Option<(u32, u32)>,
         seed: Seed,
         blocks: &[Block],
-        keep_plan: bool,
         scratch: &mut Scratch,
     ) -> Option<(u32, u32)> {
         let Scratch { staged, plan, .. } = scratch;
-        let seat = self.seat();
-        plan.is_named_by_prefix = self.rank.is_named_by_prefix;
-        if keep_plan {
-            self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
-        }
-        let mut planning = match self.forest {
-            Some(_) => None,
-            None => Some(begin(self.rank)?),
+        self.rank.names.touch(self.rank.names.aim(blocks.first()?.engine));
+        let (gate, seat) = self.rank.scope.as_ref()?;
+        let are_simple = match self.forest.as_deref() {
+            Some(forest) => {
+                forest.plan(*seat, parent, blocks, plan);
+                pieces(self.rank, forest, *seat, seed, plan, &mut staged.pieces)
+            }
+            // Others plan meanwhile, too; what they have changed by the time that it matters is seen then.
+            None => {
+                let forest = gate.read();
+                forest.plan(*seat, parent, blocks, plan);
+                pieces(self.rank, &forest, *seat, seed, plan, &mut staged.pieces)
+            }
         };
-        let forest: &Forest = match &planning {
-            Some(forest) => forest,
-            None => self.forest.as_deref()?,
-        };
-        forest.plan(seat, parent, blocks, plan);
-        if !pieces(self.rank, forest, seat, seed, plan, &mut staged.pieces) {
+        if !are_simple {
             return None;
         }
-        // Names take the most time, and concern nobody else.
-        let version = planning.take_if(|_| !keep_plan).map(|planning| planning.version());
+        // All that is new, and above all the names, takes the most time and concerns nobody else.
+        plan.make_ready(blocks, self.rank.is_named_by_prefix);
+        let new = plan.segments.iter().skip(staged.pieces.len());
+        staged.pieces.extend(new.map(|segment| Piece::new(Spot { hold: NONE, block: 0 }, segment.to)));
+        if staged.pieces.is_empty() {
+            return None;
+        }
         self.rank.holds.stage(blocks, staged);
         if !self.put_names(blocks, staged) {
             return None;
         }
-        if let Some(version) = version {
-            let now = begin(self.rank)?;
-            if now.version() != version && !self.is_still_so(&now, parent, seed, blocks, staged, plan) {
-                drop(now);
-                self.take_names(blocks, staged);
-                self.rank.holds.unstage(staged);
-                return self.store_as_planned(parent, seed, blocks, true, scratch);
-            }
-            planning = Some(now);
-        }
-        if let Some(planning) = planning {
-            let forest = planning.enter();
-            let is_so = forest.is_as_planned(plan) || self.is_still_so(&forest, parent, seed, blocks, staged, plan);
+        if self.forest.is_none() {
+            let forest = begin(self.rank)?.enter();
+            let is_so = forest.is_as_planned(self.seat(), blocks, plan);
             *self.forest = Some(forest);
             if !is_so {
                 self.take_names(blocks, staged);
                 self.rank.holds.unstage(staged);
-                return self.store_as_planned(parent, seed, blocks, true, scratch);
+                return self.store_as_planned(parent, seed, blocks, scratch);
             }
         }
         self.place(parent, seed, blocks, scratch)
-    }
-
-    /// Whether the pieces are the same after others have changed the forest, which is planned anew.
-    #[cold]
-    fn is_still_so(
-        &self,
-        forest: &Forest,
-        parent: Option<(u32, u32)>,
-        seed: Seed,
-        blocks: &[Block],
-        staged: &Staged,
-        plan: &mut Plan,
-    ) -> bool {
-        let (mut now, seat) = (Vec::new(), self.seat());
-        if forest.is_still_new(seat, parent, blocks, plan) {
-            return true;
-        }
-        forest.plan(seat, parent, blocks, plan);
-        let are_simple = pieces(self.rank, forest, seat, seed, plan, &mut now);
-        let alike = |(a, b): (&Piece, &Piece)| (a.first, a.count) == (b.first, b.count);
-        are_simple && now.len() == staged.pieces.len() && now.iter().zip(&staged.pieces).all(alike)
     }
 
     /// Makes the places, and covers them.
@@ -425,11 +401,12 @@ pub(super) fn begin(rank: &Rank) -> Option<Planning<'static, Forest>> {
     Some(unsafe { gate.plan_unbound() })
 }
 
-/// Where the names of planned blocks will stand; `false` where a block is not simply the next one that the rank lacks.
+/// Where the names of planned blocks will stand, as far as their runs are there; `false` where a block is not simply the
+/// next one that the rank lacks.
 fn pieces(rank: &Rank, forest: &Forest, seat: u32, seed: Seed, plan: &Plan, pieces: &mut Vec<Piece>) -> bool {
     pieces.clear();
     for segment in &plan.segments {
-        let holder = if segment.run == NONE { None } else { forest.holder(segment.run, seat) };
+        let holder = forest.holder(segment.run, seat);
         let first = Spot { hold: holder.map_or(NONE, |holder| holder.hold), block: segment.from };
         let is_next = match holder {
             None => segment.from == 0,
@@ -440,5 +417,5 @@ fn pieces(rank: &Rank, forest: &Forest, seat: u32, seed: Seed, plan: &Plan, piec
         }
         pieces.push(Piece::new(first, segment.to - segment.from));
     }
-    !pieces.is_empty()
+    true
 }

@@ -61,3 +61,22 @@ pub(super) fn prefetch<T>(line: *const T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = line;
 }
+
+/// What an engine sent is asked for so many items ahead: it may have been decoded a while ago.
+pub(super) const ITEMS_AHEAD: usize = 32;
+
+/// Asks for the first items of an event.
+#[inline]
+pub(super) fn touch_ahead<T>(items: &[T]) {
+    for at in (0..ITEMS_AHEAD.min(items.len())).step_by((64 / size_of::<T>()).max(1)) {
+        prefetch(&items[at]);
+    }
+}
+
+/// Asks for the item that comes so many later.
+#[inline]
+pub(super) fn touch_later<T>(items: &[T], at: usize) {
+    if let Some(item) = items.get(at + ITEMS_AHEAD) {
+        prefetch(item);
+    }
+}

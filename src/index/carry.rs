@@ -25,9 +25,10 @@ use super::Tx;
 use super::apart::Apart;
 use super::copies::Tiers;
 use super::door::{Block, Exported, IndexError};
-use super::forest::{Forest, NONE, Plan};
+use super::forest::{Forest, NONE};
 use super::hold::Spot;
 use super::odd::{Key, Odd, OddName};
+use super::plan::Plan;
 use super::rank::{Cell, Rank};
 
 /// Blocks that are told before the forest is left free for others.

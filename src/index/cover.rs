@@ -6,24 +6,35 @@
 // A pointer where there is nearly always nothing: an empty array would take three words in every run and hold.
 #![allow(clippy::box_collection)]
 
+mod spread;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::bucket::prefetch;
 use super::copies::Tiers;
+use super::directory::MAX_RANKS;
+use super::forest::MAX_RUN;
+
+pub(super) use spread::spread;
 
 /// A rank that holds at least one block of a run.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Holder {
-    /// The rank's seat in the forest.
-    pub(super) seat: u32,
-    /// Leading blocks held, all on the device and nothing else; or [`MASKED`].
-    lead: AtomicU32,
+    /// The rank's seat in the forest, above [`LEAD_BITS`] bits of its lead: leading blocks held, all on the device and
+    /// nothing else; or [`MASKED`].
+    place: AtomicU32,
     /// The rank's own number for this run.
     pub(super) hold: u32,
 }
 
+/// Bits of a lead.
+const LEAD_BITS: u32 = 12;
+
 /// In place of a lead: see the mask.
-pub(super) const MASKED: u32 = u32::MAX;
+pub(super) const MASKED: u32 = (1 << LEAD_BITS) - 1;
+
+const _: () = assert!(MAX_RUN < MASKED as usize && MAX_RANKS <= 1 << (32 - LEAD_BITS));
 
 /// The holders of a run, ascending by seat. Most runs have one, which needs no heap.
 #[derive(Debug, Default)]
@@ -55,19 +66,31 @@ pub(super) struct Mask {
 
 impl Holder {
     fn new(seat: u32, lead: u32, hold: u32) -> Self {
-        Self { seat, lead: AtomicU32::new(lead), hold }
+        Self { place: AtomicU32::new(seat << LEAD_BITS | lead), hold }
+    }
+
+    #[inline]
+    pub(super) fn seat(&self) -> u32 {
+        // It never changes.
+        self.place.load(Ordering::Relaxed) >> LEAD_BITS
     }
 
     /// Leading blocks held, all on the device and nothing else; or [`MASKED`].
     #[inline]
     pub(super) fn lead(&self) -> u32 {
-        self.lead.load(Ordering::Acquire)
+        self.place.load(Ordering::Acquire) & MASKED
+    }
+
+    /// Others may read meanwhile, and nobody else may do the same.
+    #[inline]
+    fn set_lead(&self, lead: u32) {
+        self.place.store(self.seat() << LEAD_BITS | lead, Ordering::Release);
     }
 }
 
 impl Clone for Holder {
     fn clone(&self) -> Self {
-        Self::new(self.seat, self.lead(), self.hold)
+        Self::new(self.seat(), self.lead(), self.hold)
     }
 }
 
@@ -107,12 +130,12 @@ impl Cover {
     fn position(&self, seat: u32) -> Result<usize, usize> {
         match &self.holders {
             Holders::None => Err(0),
-            Holders::One(holder) => match holder.seat.cmp(&seat) {
+            Holders::One(holder) => match holder.seat().cmp(&seat) {
                 std::cmp::Ordering::Equal => Ok(0),
                 std::cmp::Ordering::Less => Err(1),
                 std::cmp::Ordering::Greater => Err(0),
             },
-            Holders::Many(holders) => holders.binary_search_by_key(&seat, |holder| holder.seat),
+            Holders::Many(holders) => holders.binary_search_by_key(&seat, |holder| holder.seat()),
         }
     }
 
@@ -130,7 +153,7 @@ impl Cover {
 
     /// Whether this rank is the only holder.
     pub(super) fn is_only(&self, seat: u32) -> bool {
-        self.only().is_some_and(|holder| holder.seat == seat)
+        self.only().is_some_and(|holder| holder.seat() == seat)
     }
 
     /// Blocks up to the last that anybody holds.
@@ -156,7 +179,7 @@ impl Cover {
         match self.position(seat) {
             Ok(i) => match self.holder_mut(i) {
                 Some(holder) if holder.lead() == from => {
-                    *holder.lead.get_mut() = to;
+                    holder.set_lead(to);
                     true
                 }
                 _ => false,
@@ -173,7 +196,7 @@ impl Cover {
     #[inline]
     pub(super) fn lengthen_only(&self, lead: u32) {
         if let Some(holder) = self.only() {
-            holder.lead.store(lead, Ordering::Release);
+            holder.set_lead(lead);
         }
     }
 
@@ -202,7 +225,7 @@ impl Cover {
             && let Some(holder) = self.holder_mut(i)
             && holder.lead() == to
         {
-            *holder.lead.get_mut() = from;
+            holder.set_lead(from);
             if from == 0 {
                 self.remove(i);
                 return true;
@@ -242,7 +265,8 @@ impl Cover {
     fn change(&mut self, seat: u32, block: u32, how: impl Fn(Tiers) -> Tiers) {
         let Ok(i) = self.position(seat) else { return };
         let Some(holder) = self.holder_mut(i) else { return };
-        let lead = std::mem::replace(holder.lead.get_mut(), MASKED);
+        let lead = holder.lead();
+        holder.set_lead(MASKED);
         let masks = self.masks.get_or_insert_default();
         let at = match masks.iter().position(|(of, _)| *of == seat) {
             Some(at) => at,
@@ -262,7 +286,7 @@ impl Cover {
             if held == 0 {
                 self.remove(i);
             } else if let Some(holder) = self.holder_mut(i) {
-                *holder.lead.get_mut() = held;
+                holder.set_lead(held);
             }
         }
     }
@@ -365,7 +389,7 @@ mod tests {
         for seat in [5, 1, 9, 3, 7] {
             assert!(cover.extend(seat, 0, seat, seat));
         }
-        assert_eq!(cover.holders().iter().map(|holder| holder.seat).collect::<Vec<_>>(), [1, 3, 5, 7, 9]);
+        assert_eq!(cover.holders().iter().map(|holder| holder.seat()).collect::<Vec<_>>(), [1, 3, 5, 7, 9]);
         for seat in [9, 1, 5, 7] {
             cover.forget(seat);
         }

@@ -101,6 +101,7 @@ pub enum Chain<'a> {
 
 /// How much of a chain one rank holds, and no more than that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct RankScore {
     /// Who.
     pub rank: RankId,

@@ -7,11 +7,11 @@
 
 use crate::hash::{ContentHash, PrefixHash};
 
-use super::bucket::prefetch;
 use super::contents::Contents;
 use super::cover::{Cover, Holder};
 use super::door::Block;
 use super::heads::Heads;
+use super::plan::Plan;
 use super::run::Run;
 use super::seats::{Face, Seats};
 
@@ -21,31 +21,6 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Blocks a run can have: its arrays are moved as they grow, and shrink, and readers wait for some of that. (Chains of
 /// thousands of blocks matched about a tenth faster in runs of up to 65,536.)
 pub(super) const MAX_RUN: usize = 1 << 11;
-
-/// Consecutive blocks of one run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Segment {
-    pub(super) run: u32,
-    pub(super) from: u32,
-    pub(super) to: u32,
-}
-
-/// What a store is going to do: all that can be known and made while others read.
-#[derive(Debug, Default)]
-pub(super) struct Plan {
-    /// Where the blocks stand, or will. A run that has yet to begin is [`NONE`] until the forest has grown.
-    pub(super) segments: Vec<Segment>,
-    /// How many blocks stand there already.
-    found: usize,
-    /// The prefix hashes of the others.
-    prefixes: Vec<PrefixHash>,
-    /// The contents, all of them, of each run that they begin or lengthen, the last one first; empty for one that has room.
-    contents: Vec<Contents>,
-    /// The run behind whose end the first of the others comes, and how long it was.
-    end: Option<(u32, usize)>,
-    /// The blocks' names are their prefix hashes.
-    pub(super) is_named_by_prefix: bool,
-}
 
 /// What has happened to the shape, since the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,6 +59,8 @@ pub(super) struct Forest {
     pub(super) is_left: bool,
     /// Runs that may have to be cut or ended at the end of the transaction.
     touched: Vec<u32>,
+    /// The version of the run that began, was cut or ended last.
+    version: u32,
     shape: Shape,
 }
 
@@ -106,7 +83,7 @@ impl Forest {
     pub(super) fn kid(&self, parent: u32, block: u32, content: ContentHash) -> Option<u32> {
         self.kids.get(kid_hash(parent, block, content), |run| {
             let run = self.run(run);
-            run.parent == parent && run.parent_block == block && run.contents.first() == Some(content)
+            run.parent == parent && run.parent_block == block && run.first == content
         })
     }
 
@@ -125,6 +102,22 @@ impl Forest {
         self.kids.touch(kid_hash(parent, block, content));
     }
 
+    /// Asks ahead for the run that may begin behind a block with this content.
+    #[inline]
+    pub(super) fn meet_kid(&self, parent: u32, block: u32, content: ContentHash) {
+        if let Some(run) = self.kids.guess(kid_hash(parent, block, content)) {
+            self.touch_run(run);
+        }
+    }
+
+    /// Asks ahead for the run that may begin with a block of this prefix hash.
+    #[inline]
+    pub(super) fn meet_head(&self, prefix: PrefixHash) {
+        if let Some(run) = self.heads.guess(head_hash(prefix)) {
+            self.touch_run(run);
+        }
+    }
+
     /// Asks ahead for what tells the run that begins with a block of this prefix hash.
     #[inline]
     pub(super) fn touch_head(&self, prefix: PrefixHash) {
@@ -135,8 +128,29 @@ impl Forest {
     #[inline]
     pub(super) fn touch_run(&self, run: u32) {
         if let Some(run) = self.get(run) {
-            prefetch(run);
             run.touch();
+        }
+    }
+
+    /// Asks ahead for where the next run is put.
+    #[inline]
+    pub(super) fn touch_free(&self) {
+        if let Some(free) = self.free.last() {
+            self.touch_run(*free);
+        }
+    }
+
+    /// Asks ahead for what changes where somebody loses the blocks of a run from one on.
+    pub(super) fn touch_loss(&self, run: u32, from: u32) {
+        let here = self.run(run);
+        here.cover.touch();
+        if from == 0
+            && here.kids == 0
+            && here.cover.only().is_some()
+            && let (Some(content), Some(prefix)) = (here.contents.first(), here.head())
+        {
+            self.touch_kid(here.parent, here.parent_block, content);
+            self.touch_head(prefix);
         }
     }
 
@@ -178,107 +192,8 @@ impl Forest {
     /// covered by that, only there until the transaction ends.
     pub(super) fn locate(&mut self, seat: u32, parent: Option<(u32, u32)>, blocks: &[Block], plan: &mut Plan) {
         self.plan(seat, parent, blocks, plan);
+        plan.make_ready(blocks, false);
         self.grow(parent, blocks, plan);
-    }
-
-    /// Finds the places that are there, and makes ready what is not.
-    pub(super) fn plan(&self, seat: u32, parent: Option<(u32, u32)>, blocks: &[Block], plan: &mut Plan) {
-        plan.segments.clear();
-        let mut rest = blocks;
-        let (mut run, mut last) = parent.unwrap_or((NONE, 0));
-        plan.end = None;
-        // A place that a former transaction found.
-        plan.found = blocks.len();
-        if run != NONE && self.get(run).is_none_or(|run| run.contents.len() <= last as usize) {
-            return;
-        }
-        while let Some(first) = rest.first() {
-            if run != NONE {
-                let from = last + 1;
-                // One look at how long it is, for its holder may lengthen it beside us: what is planned goes by this one.
-                let here = self.run(run).contents.as_slice().get(from as usize..).unwrap_or(&[]);
-                let same = same_blocks(here, rest);
-                plan.end = (same == 0 && here.is_empty()).then_some((run, from as usize));
-                if same > 0 {
-                    last += same as u32;
-                    push(&mut plan.segments, Segment { run, from, to: last + 1 });
-                    rest = &rest[same..];
-                    continue;
-                }
-            }
-            let kid = if self.may_have_kid(run, last) { self.kid(run, last, first.content) } else { None };
-            let Some(kid) = kid else { break };
-            plan.end = None;
-            run = kid;
-            let same = same_blocks(self.run(run).contents.as_slice(), rest);
-            last = same as u32 - 1;
-            push(&mut plan.segments, Segment { run, from: 0, to: last + 1 });
-            rest = &rest[same..];
-        }
-        plan.found = blocks.len() - rest.len();
-        if !rest.is_empty() {
-            self.make_ready(seat, (run, last), rest, plan);
-        }
-    }
-
-    /// Whether a plan is still right where nobody has entered since: its holder may have lengthened a run beside us.
-    #[inline]
-    pub(super) fn is_as_planned(&self, plan: &Plan) -> bool {
-        plan.end.is_none_or(|(run, len)| self.run(run).contents.len() == len)
-    }
-
-    /// Whether a plan whose blocks were all new is still right, whoever has entered since. `false`: perhaps it is; to know
-    /// takes a plan anew.
-    pub(super) fn is_still_new(&self, seat: u32, parent: Option<(u32, u32)>, blocks: &[Block], plan: &Plan) -> bool {
-        let Some(first) = blocks.first().filter(|_| plan.found == 0) else { return false };
-        let (run, last) = parent.unwrap_or((NONE, 0));
-        let lengthens = plan.segments.first().is_some_and(|segment| segment.run != NONE);
-        let is_as_long = run == NONE
-            || self.get(run).is_some_and(|run| {
-                let (len, next) = (run.contents.len(), last as usize + 1);
-                len >= next && run.contents.get(next) != Some(first.content)
-            });
-        is_as_long
-            && self.may_append(run, last, seat) == lengthens
-            && !(self.may_have_kid(run, last) && self.kid(run, last, first.content).is_some())
-    }
-
-    fn make_ready(&self, seat: u32, (run, last): (u32, u32), rest: &[Block], plan: &mut Plan) {
-        let Plan { segments, prefixes, contents, is_named_by_prefix, .. } = plan;
-        let mut before = (run != NONE).then(|| self.run(run).prefix(last as usize));
-        let hashed = rest.iter().map(|block| {
-            let prefix = PrefixHash::after(before, block.content);
-            before = Some(prefix);
-            prefix
-        });
-        prefixes.clear();
-        if *is_named_by_prefix {
-            let named = || rest.iter().map(|block| PrefixHash(block.engine.low()));
-            debug_assert!(hashed.eq(named()), "blocks have other names than their prefix hashes");
-            prefixes.extend(named());
-        } else {
-            prefixes.extend(hashed);
-        }
-        let (have, first) = match self.may_append(run, last, seat) {
-            true => {
-                let new = rest.len().min(MAX_RUN - 1 - last as usize);
-                push(segments, Segment { run, from: last + 1, to: last + 1 + new as u32 });
-                (self.run(run).contents.as_slice(), new)
-            }
-            false => (&[][..], 0),
-        };
-        contents.clear();
-        if first > 0 {
-            contents.push(match self.run(run).contents.room() < first {
-                true => Contents::with_room(have, rest[..first].iter().map(|block| block.content)),
-                false => Contents::default(),
-            });
-        }
-        for more in rest[first..].chunks(MAX_RUN) {
-            segments.push(Segment { run: NONE, from: 0, to: more.len() as u32 });
-            contents.push(Contents::with_room(&[], more.iter().map(|block| block.content)));
-        }
-        contents.reverse();
     }
 
     /// Makes the places that were not there. Nobody has changed the forest since it was planned.
@@ -313,13 +228,13 @@ impl Forest {
 
     /// Spares most appends the look into the table.
     #[inline]
-    fn may_have_kid(&self, run: u32, block: u32) -> bool {
+    pub(super) fn may_have_kid(&self, run: u32, block: u32) -> bool {
         run == NONE || (self.run(run).kids > 0 && self.run(run).last_kid >= block)
     }
 
     /// Whether a run may grow behind a block: only at its end, and only where one rank alone holds it. Where several do,
     /// each goes on in a run of its own, so that what they share stays one run that all hold whole.
-    fn may_append(&self, run: u32, last: u32, seat: u32) -> bool {
+    pub(super) fn may_append(&self, run: u32, last: u32, seat: u32) -> bool {
         self.get(run).is_some_and(|run| {
             let (len, cover) = (run.contents.len(), &run.cover);
             len == last as usize + 1 && len < MAX_RUN && (cover.is_only(seat) || cover.is_empty())
@@ -334,7 +249,8 @@ impl Forest {
         prefixes: &[PrefixHash],
         contents: Contents,
     ) -> u32 {
-        let mut run = Run::behind(parent, parent_block);
+        self.version = self.version.wrapping_add(1);
+        let mut run = Run::behind(parent, parent_block, self.version);
         if parent != NONE {
             let above = &mut self.runs[parent as usize];
             if above.contents.len() == parent_block as usize + 1 {
@@ -345,6 +261,7 @@ impl Forest {
             }
             above.kids += 1;
             above.last_kid = above.last_kid.max(parent_block);
+            above.fork = parent_block;
         }
         run.append(blocks, prefixes, contents);
         let heads = (run.contents.first(), run.head());
@@ -407,7 +324,11 @@ impl Forest {
                 let kids = if run.kids > 0 { run.last_kid as usize + 1 } else { 0 };
                 let keep = run.cover.end().max(kids);
                 if keep > 0 || run.contents.is_empty() {
-                    run.truncate(keep);
+                    if keep < run.contents.len() {
+                        self.version = self.version.wrapping_add(1);
+                        run.version = self.version;
+                        run.truncate(keep);
+                    }
                     break;
                 }
                 id = self.end(id);
@@ -424,7 +345,8 @@ impl Forest {
 
     /// Ends a run; the run above it.
     fn end(&mut self, id: u32) -> u32 {
-        let run = std::mem::replace(&mut self.runs[id as usize], Run::behind(NONE, 0));
+        self.version = self.version.wrapping_add(1);
+        let run = std::mem::replace(&mut self.runs[id as usize], Run::behind(NONE, 0, self.version));
         if let (Some(content), Some(prefix)) = (run.contents.first(), run.head()) {
             self.kids.remove(kid_hash(run.parent, run.parent_block, content), id);
             self.heads.remove(head_hash(prefix), id);
@@ -439,21 +361,6 @@ impl Forest {
         self.free.push(id);
         self.shape.runs_ended += 1;
         run.parent
-    }
-}
-
-/// How many leading blocks stand here.
-#[inline]
-fn same_blocks(here: &[ContentHash], blocks: &[Block]) -> usize {
-    here.iter().zip(blocks).take_while(|(here, block)| **here == block.content).count()
-}
-
-/// Appends a segment, or lengthens the last one by it.
-#[inline]
-fn push(segments: &mut Vec<Segment>, next: Segment) {
-    match segments.last_mut() {
-        Some(last) if last.run == next.run && last.to == next.from => last.to = next.to,
-        _ => segments.push(next),
     }
 }
 

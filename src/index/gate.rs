@@ -164,11 +164,6 @@ impl<T> Drop for Reading<'_, T> {
 // === impl Planning ===
 
 impl<'g, T> Planning<'g, T> {
-    /// Another number whenever somebody has entered since.
-    pub(super) fn version(&self) -> u32 {
-        self.gate.writers.entered.load(Ordering::Relaxed)
-    }
-
     pub(super) fn enter(self) -> Writing<'g, T> {
         let gate = self.gate;
         // The planner's right goes over.

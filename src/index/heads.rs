@@ -26,6 +26,13 @@ impl Heads {
         prefetch(self.slots.as_ptr().wrapping_add(hash as usize & self.slots.len().wrapping_sub(1)));
     }
 
+    /// The run that may be the one of this hash: nothing is read to tell.
+    #[inline]
+    pub(super) fn guess(&self, hash: u32) -> Option<u32> {
+        let slot = *self.slots.get(hash as usize & self.slots.len().wrapping_sub(1))?;
+        ((slot >> 32) as u32 == hash && slot != 0).then(|| slot as u32 - 1)
+    }
+
     /// The run of this hash that `is` the one.
     #[inline]
     pub(super) fn get(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {

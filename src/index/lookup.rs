@@ -8,15 +8,15 @@ use std::cell::RefCell;
 use std::sync::PoisonError;
 
 use crate::block::{Grid, Group, GroupRule, Tier};
-use crate::hash::ContentHash;
 use crate::worker::RankId;
 
 use super::copies::Tiers;
-use super::cover::{Cover, Holder, MASKED};
+use super::cover::{Cover, Holder, MASKED, spread};
 use super::door::{Chain, RankMatch, RankScore};
 use super::forest::{Forest, NONE};
 use super::groups::Note;
 use super::hold::Spot;
+use super::links::Links;
 use super::odd::Odd;
 use super::seats::Face;
 
@@ -120,22 +120,22 @@ impl Walk {
 impl<'f> Walking<'f> for Walk {
     #[inline]
     fn meet(&mut self, forest: &'f Forest, cover: &'f Cover) {
-        if let Some(Holder { seat, .. }) = cover.only()
-            && let Some(face) = forest.seats.face(*seat)
-            && !self.seen.iter().any(|(seen, _)| seen == seat)
+        if let Some(seat) = cover.only().map(Holder::seat)
+            && let Some(face) = forest.seats.face(seat)
+            && !self.seen.iter().any(|(seen, _)| *seen == seat)
         {
-            self.seen.push((*seat, face.version()));
+            self.seen.push((seat, face.version()));
         }
     }
 
     fn begin(&mut self, cover: &'f Cover, blocks: u32) -> bool {
-        let walker = |holder: &Holder| Walker { seat: holder.seat, blocks: holder.lead().min(blocks), detail: 0 };
+        let walker = |holder: &Holder| Walker { seat: holder.seat(), blocks: holder.lead().min(blocks), detail: 0 };
         self.walkers.extend(cover.holders().iter().map(walker));
         if cover.has_masks() {
             for (walker, holder) in self.walkers.iter_mut().zip(cover.holders()) {
                 if holder.lead() == MASKED {
                     walker.blocks = 0;
-                    walker.read(&mut self.details, cover.mask(holder.seat), blocks);
+                    walker.read(&mut self.details, cover.mask(holder.seat()), blocks);
                 }
             }
             self.walkers.retain(|walker| walker.blocks > 0);
@@ -150,17 +150,17 @@ impl<'f> Walking<'f> for Walk {
         for holder in cover.holders() {
             // Both ascend by seat. Where few are left of many, searching is faster than walking.
             let skip = match rest {
-                [first, ..] if first.seat >= holder.seat => 0,
-                _ => rest.partition_point(|walker| walker.seat < holder.seat),
+                [first, ..] if first.seat >= holder.seat() => 0,
+                _ => rest.partition_point(|walker| walker.seat < holder.seat()),
             };
             rest = &mut rest[skip..];
             let Some(walker) = rest.first_mut() else { break };
-            if walker.seat != holder.seat || walker.blocks != depth {
+            if walker.seat != holder.seat() || walker.blocks != depth {
                 continue;
             }
             any = true;
             if holder.lead() == MASKED {
-                walker.read(&mut self.details, cover.mask(holder.seat), blocks);
+                walker.read(&mut self.details, cover.mask(holder.seat()), blocks);
             } else {
                 walker.skip(&mut self.details, holder.lead().min(blocks));
             }
@@ -276,60 +276,53 @@ impl Walk {
 #[inline]
 fn descend<'f>(forest: &'f Forest, chain: Chain<'_>, walking: &mut impl Walking<'f>, passing: impl FnMut(u32, u32)) {
     match chain {
-        Chain::Content(chain) => descend_by(
-            forest,
-            chain.len(),
-            |parent, block, depth| forest.kid(parent, block, chain[depth]),
-            |parent, block, depth| forest.touch_kid(parent, block, chain[depth]),
-            |run, depth| same(forest.run(run).contents.as_slice(), &chain[depth..]),
-            walking,
-            passing,
-        ),
-        Chain::Prefix(chain) => descend_by(
-            forest,
-            chain.len(),
-            |parent, block, depth| forest.head(parent, block, chain[depth]),
-            |_, _, depth| forest.touch_head(chain[depth]),
-            |run, depth| forest.run(run).same_prefixes(&chain[depth..]),
-            walking,
-            passing,
-        ),
+        Chain::Content(chain) => descend_by(forest, chain, walking, passing),
+        Chain::Prefix(chain) => descend_by(forest, chain, walking, passing),
     }
 }
 
 #[inline]
 fn descend_by<'f>(
     forest: &'f Forest,
-    length: usize,
-    next: impl Fn(u32, u32, usize) -> Option<u32>,
-    ahead: impl Fn(u32, u32, usize),
-    same: impl Fn(u32, usize) -> usize,
+    chain: impl Links,
     walking: &mut impl Walking<'f>,
     mut passing: impl FnMut(u32, u32),
 ) {
+    let length = chain.length();
     let (mut at, mut block, mut depth) = (NONE, 0, 0);
     while depth < length
-        && let Some(id) = next(at, block, depth)
+        && let Some(id) = chain.next(forest, at, block, depth)
     {
         let run = forest.run(id);
         walking.meet(forest, &run.cover);
-        // While the contents come, so do the holders, and what tells the next run if all of this one is the same.
+        // While the contents come, so do the holders, and what tells the next run if the chain leaves this one at its end,
+        // or where others did.
         run.cover.touch();
-        let all = run.contents.len();
-        if run.kids > 0 && depth + all < length {
-            ahead(id, all as u32 - 1, depth + all);
+        if run.kids > 0 {
+            let end = run.contents.len() as u32 - 1;
+            for last in [end, run.fork.min(end)] {
+                let behind = depth + last as usize + 1;
+                if behind < length {
+                    chain.touch(forest, id, last, behind);
+                }
+            }
         }
-        let blocks = same(id, depth) as u32;
+        let blocks = chain.same(run, depth) as u32;
         passing(depth as u32, id);
+        let behind = depth + blocks as usize;
+        let may_go_on = blocks > 0 && behind < length && forest.may_have_kid(id, blocks - 1);
+        if may_go_on {
+            // The next run comes while the holders of this one are looked at.
+            chain.meet(forest, id, blocks - 1, behind);
+        }
         let go_on = match depth {
             0 => walking.begin(&run.cover, blocks),
             _ => walking.step(&run.cover, depth as u32, blocks),
         };
-        if !go_on || blocks == 0 {
+        if !go_on || !may_go_on {
             break;
         }
-        (at, block) = (id, blocks - 1);
-        depth += blocks as usize;
+        (at, block, depth) = (id, blocks - 1, behind);
     }
 }
 
@@ -340,11 +333,7 @@ impl<'f> Walking<'f> for Scores<'f> {
     fn begin(&mut self, cover: &'f Cover, blocks: u32) -> bool {
         self.first = cover.holders();
         self.has_masks = cover.has_masks();
-        let (ranks, most) = (self.ranks, blocks);
-        self.scores.extend(self.first.iter().map(|holder| {
-            let blocks = holder.lead().min(most);
-            RankScore { rank: ranks[holder.seat as usize], blocks, device: blocks }
-        }));
+        spread(self.first, self.ranks, blocks, self.scores);
         !self.has_masks
     }
 
@@ -355,9 +344,9 @@ impl<'f> Walking<'f> for Scores<'f> {
         let scores = &mut self.scores[self.from..];
         for holder in cover.holders() {
             // Both ascend by seat.
-            at = seek(self.first, at, holder.seat);
+            at = seek(self.first, at, holder.seat());
             let (Some(first), Some(score)) = (self.first.get(at), scores.get_mut(at)) else { break };
-            if first.seat == holder.seat && score.blocks == depth {
+            if first.seat() == holder.seat() && score.blocks == depth {
                 any = true;
                 score.blocks += holder.lead().min(blocks);
                 score.device = score.blocks;
@@ -372,12 +361,12 @@ impl<'f> Walking<'f> for Scores<'f> {
 #[inline]
 fn seek(holders: &[Holder], mut at: usize, seat: u32) -> usize {
     let mut step = 1;
-    while holders.get(at + step - 1).is_some_and(|holder| holder.seat < seat) {
+    while holders.get(at + step - 1).is_some_and(|holder| holder.seat() < seat) {
         at += step;
         step *= 2;
     }
     let end = (at + step - 1).min(holders.len());
-    at + holders[at..end].partition_point(|holder| holder.seat < seat)
+    at + holders[at..end].partition_point(|holder| holder.seat() < seat)
 }
 
 // === impl Walker ===
@@ -427,26 +416,6 @@ fn on_device(blocks: u32) -> [u32; Tier::COUNT] {
     let mut tiers = [0; Tier::COUNT];
     tiers[Tier::Device.index()] = blocks;
     tiers
-}
-
-/// How many leading contents are the same.
-#[inline]
-fn same(a: &[ContentHash], b: &[ContentHash]) -> usize {
-    /// Compared at once, by the C library's widest vectors: the compiler's own loop over 16 blocks took twice as long.
-    const LANE: usize = 64;
-    let both = a.len().min(b.len());
-    let (a, b) = (words(&a[..both]), words(&b[..both]));
-    let equal = a.chunks(LANE).zip(b.chunks(LANE)).take_while(|(a, b)| a == b).count();
-    let at = (equal * LANE).min(both);
-    at + a[at..].iter().zip(&b[at..]).take_while(|(a, b)| a == b).count()
-}
-
-/// Content hashes as plain numbers: slices of those are compared by the C library, slices of ours one by one.
-#[inline]
-#[allow(unsafe_code)]
-fn words(hashes: &[ContentHash]) -> &[u64] {
-    // SAFETY: `ContentHash` is a transparent `u64`: the same size, alignment and values.
-    unsafe { std::slice::from_raw_parts(hashes.as_ptr().cast(), hashes.len()) }
 }
 
 /// The longest part of a prefix that every group lets the engine re-use.

@@ -39,7 +39,7 @@ impl Tx<'_> {
         let blocks: Vec<Block> = contents.iter().map(|content| Block { engine: nameless, content: *content }).collect();
         self.hands().apart(|apart| {
             let forest = apart.forest.as_deref_mut()?;
-            let mut plan = super::forest::Plan::default();
+            let mut plan = super::plan::Plan::default();
             forest.locate(apart.seat, start, &blocks, &mut plan);
             plan.segments.iter().for_each(|segment| forest.touch(segment.run));
             let last = plan.segments.last()?;

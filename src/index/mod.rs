@@ -34,8 +34,10 @@
 //!            ages: what was stored first             odd: whatever is out of the ordinary          own
 //!            tips: the ends of what was stored last
 //!
+//! plan       what a store is going to do to the forest
 //! apply      the verbs, the short way    apart  the verbs, the long way    beside  the shortest of all
 //! removal    the same for removals        bounds  what ranks may hold       lookup  the match    groups  its rule
+//! links      the chain that a match walks down
 //! carry      a rank's content out and back in
 //! tap        what changes, to whoever listens        mirror  what an index needs that is told by another's tap
 //! model      the reference, apart from all this
@@ -50,9 +52,11 @@
 //! * An ordinary name's block is covered on the device; with its tail evicted first a rank's cover of a run is one
 //!   number. What is rarer (copies, tiers, groups, several places, holes) lies in tables that exist only where it
 //!   does.
-//! * A store is planned, its names are put where the plan says that they belong, then it enters the forest to make what
-//!   is missing: only that keeps readers out. A transaction stays in from its first change until it commits. To which
-//!   holds the last store's names belong is noted after that, or as soon as something else asks.
+//! * A store is planned while others read and plan, its names are put where the plan says that they belong, then it enters
+//!   the forest, looks whether the plan still holds, and makes what is missing: only that keeps others out. What a plan
+//!   found is there for as long as the runs have the versions that it saw, for a run has another one whenever it was cut,
+//!   ended or begun. A transaction stays in from its first change until it commits. To which holds the last store's names
+//!   belong is noted after that, or as soon as something else asks.
 //!
 //! * Beside all that, with the gate open to everybody: a transaction that stores a block or two behind the end of a run
 //!   that its rank alone holds, and does nothing else, writes into room that the run has left. Nothing is ever written
@@ -85,11 +89,13 @@ mod groups;
 mod heads;
 mod hold;
 mod lines;
+mod links;
 mod lookup;
 mod mirror;
 pub mod model;
 mod names;
 mod odd;
+mod plan;
 mod rank;
 mod removal;
 mod run;

@@ -3,7 +3,8 @@
 use crate::block::{Group, Tier};
 use crate::hash::EngineHash;
 
-use super::apply::{BATCH, Hands, begin};
+use super::apply::{BATCH, Hands, lock};
+use super::bucket::{touch_ahead, touch_later};
 use super::copies::Tiers;
 use super::door::RemoveOutcome;
 use super::hold::Spot;
@@ -23,6 +24,9 @@ pub(super) struct Lost {
 /// Names that lie side by side.
 const LINE: u32 = super::lines::WIDTH as u32;
 
+/// So many lines are asked for ahead: what is done meanwhile takes about as long as memory does.
+const LINES_AHEAD: u32 = 4;
+
 // === impl Hands ===
 
 impl Hands<'_> {
@@ -41,7 +45,9 @@ impl Hands<'_> {
         let lost = &mut scratch.lost;
         let mut ahead = Ahead::new(&self.rank.names, hashes.iter().copied());
         let mut open = None;
+        touch_ahead(hashes);
         for (i, hash) in hashes.iter().enumerate() {
+            touch_later(hashes, i);
             let aim = ahead.aim(&self.rank.names, i, |i| hashes.get(i).copied());
             match self.take_beside(*hash, aim, &mut open) || self.take_anywhere(*hash, &mut open, lost) {
                 true => outcome.removed += 1,
@@ -54,13 +60,13 @@ impl Hands<'_> {
         if !lost.is_empty() {
             let seat = self.seat();
             if self.forest.is_none()
-                && let Some(forest) = begin(self.rank)
+                && let Some((gate, _)) = &self.rank.scope
             {
+                let forest = gate.read();
                 lost.iter().for_each(|lost| forest.touch_run(lost.run));
-                lost.iter().for_each(|lost| forest.run(lost.run).cover.touch());
-                *self.forest = Some(forest.enter());
+                lost.iter().for_each(|lost| forest.touch_loss(lost.run, lost.from));
             }
-            if let Some(forest) = self.forest {
+            if let Some(forest) = lock(self.forest, self.rank) {
                 for Lost { run, from, to, .. } in lost.drain(..) {
                     forest.cover(run).lose(seat, from, to, Tiers::DEVICE);
                     forest.touch(run);
@@ -93,16 +99,16 @@ impl Hands<'_> {
         };
         if take(open.from.wrapping_sub(1)) {
             open.from -= 1;
-            // Its names lie in lines anywhere: the one after the next is asked for as each is begun.
+            // Its names lie in lines anywhere: one a little further on is asked for as each is begun.
             if open.from % LINE == LINE - 1 {
-                holds.touch(Spot { hold: open.hold, block: open.from.wrapping_sub(2 * LINE) });
+                holds.touch(Spot { hold: open.hold, block: open.from.wrapping_sub(LINES_AHEAD * LINE) });
             }
             return true;
         }
         let is_after = take(open.to);
         open.to += u32::from(is_after);
         if is_after && open.to % LINE == 1 {
-            holds.touch(Spot { hold: open.hold, block: open.to + 2 * LINE });
+            holds.touch(Spot { hold: open.hold, block: open.to + LINES_AHEAD * LINE });
         }
         is_after
     }
@@ -115,7 +121,11 @@ impl Hands<'_> {
         names.take(names.aim(name), holds.position(spot));
         // The line of this name is still its hold's: what is closed ends before it, or behind it.
         self.close(open, lost);
-        let run = self.rank.holds.get(spot.hold).run;
+        let holds = &self.rank.holds;
+        for line in 1..=LINES_AHEAD {
+            holds.touch(Spot { hold: spot.hold, block: spot.block.wrapping_sub(line * LINE) });
+        }
+        let run = holds.get(spot.hold).run;
         *open = Some(Lost { hold: spot.hold, run, from: spot.block, to: spot.block + 1 });
         true
     }

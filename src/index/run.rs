@@ -5,23 +5,22 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::hash::PrefixHash;
+use crate::hash::{ContentHash, PrefixHash};
 
 use super::bucket::prefetch;
-use super::contents::Contents;
+use super::contents::{Contents, MARK};
 use super::cover::Cover;
 use super::door::Block;
-use super::forest::{MAX_RUN, room, trim};
+use super::forest::MAX_RUN;
 
-/// Blocks between two prefix hashes that are kept. Between them they are rolled on, at a few nanoseconds a block.
-const MARK: usize = 16;
-
-/// A chain of blocks.
+/// A chain of blocks. What a match reads stands in the first of two cache lines, what tells the run from others in both.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct Run {
     /// What a match compares.
     pub(super) contents: Contents,
+    /// The first content, while there is any: nobody need wait for the others to know the run.
+    pub(super) first: ContentHash,
     pub(super) cover: Cover,
     /// The run it hangs from, [`NONE`](super::forest::NONE) where it begins at block 0.
     pub(super) parent: u32,
@@ -31,10 +30,15 @@ pub(super) struct Run {
     pub(super) kids: u32,
     /// No kid hangs from a block behind this one.
     pub(super) last_kid: u32,
-    /// The prefix hash of block `MARK * i`.
-    marks: Vec<PrefixHash>,
+    /// Another number, and none that any run of the forest had before, whenever it was cut, or ended and another began in
+    /// its place.
+    pub(super) version: u32,
+    /// The block from which a run came to hang last: most that part from this one part there.
+    pub(super) fork: u32,
     tip: Tip,
 }
+
+const _: () = assert!(size_of::<Run>() == 128);
 
 /// The prefix hash of the last block, if `len` is the length of the run.
 #[derive(Debug, Default)]
@@ -47,54 +51,53 @@ struct Tip {
 
 impl Run {
     /// A run without blocks that hangs from that block.
-    pub(super) fn behind(parent: u32, parent_block: u32) -> Self {
-        let (contents, cover) = (Contents::default(), Cover::default());
-        Self { contents, cover, parent, parent_block, kids: 0, last_kid: 0, marks: Vec::new(), tip: Tip::default() }
+    pub(super) fn behind(parent: u32, parent_block: u32, version: u32) -> Self {
+        let (contents, cover, tip) = (Contents::default(), Cover::default(), Tip::default());
+        let first = ContentHash(0);
+        Self { contents, first, cover, parent, parent_block, kids: 0, last_kid: 0, version, fork: 0, tip }
     }
 
-    /// Asks for what else is read of a run than its first line.
+    /// Asks for a run ahead.
     #[inline]
     pub(super) fn touch(&self) {
-        prefetch(&self.tip);
+        prefetch(self);
+        prefetch(&self.parent);
     }
 
     /// The prefix hash of the first block.
     #[inline]
     pub(super) fn head(&self) -> Option<PrefixHash> {
-        self.marks.first().copied()
+        self.contents.marks().first().copied()
     }
 
     /// Appends blocks, whose prefix hashes those are, or takes `contents` instead, if that has any.
     pub(super) fn append(&mut self, blocks: &[Block], prefixes: &[PrefixHash], contents: Contents) {
-        let len = self.contents.len();
-        if contents.is_empty() {
-            self.contents.extend(blocks.iter().map(|block| block.content));
+        if contents.is_unmade() {
+            if self.contents.room() < blocks.len() {
+                self.contents = Contents::with_room(&self.contents, blocks.len());
+            }
+            self.contents.append_beside_readers(both(blocks, prefixes));
         } else {
             self.contents = contents;
         }
-        let prefixes = &prefixes[..blocks.len()];
-        let mut next = len.next_multiple_of(MARK) - len;
-        while let Some(mark) = prefixes.get(next) {
-            room(&mut self.marks, 1);
-            self.marks.push(*mark);
-            next += MARK;
+        if let Some(first) = self.contents.first() {
+            self.first = first;
         }
-        if let Some(last) = prefixes.last() {
+        if let Some(last) = prefixes[..blocks.len()].last() {
             self.tip.set(*last, self.contents.len());
         }
     }
 
     /// Whether its one holder, who sits at `seat`, can append so many blocks behind `block` beside others: that is its
-    /// end, they have room, none of them needs a mark, and no chain goes on there in another run.
+    /// end, they have room, and no chain goes on there in another run.
     #[inline]
     pub(super) fn can_append_beside(&self, seat: u32, block: u32, blocks: usize) -> bool {
         let len = self.contents.len();
         len == block as usize + 1
-            && len.next_multiple_of(MARK) - len >= blocks
             && len + blocks <= MAX_RUN
             && self.contents.room() >= blocks
             && (self.kids == 0 || self.last_kid < block)
-            && self.cover.only().is_some_and(|holder| holder.seat == seat && holder.lead() as usize == len)
+            && self.cover.only().is_some_and(|holder| holder.seat() == seat && holder.lead() as usize == len)
     }
 
     /// Asks ahead for what such an append changes.
@@ -111,7 +114,7 @@ impl Run {
         let mut prefix = self.prefix(self.contents.len() - 1);
         self.contents.append_beside_readers(blocks.iter().map(|block| {
             prefix = prefix.then(block.content);
-            block.content
+            (block.content, prefix)
         }));
         let len = self.contents.len();
         self.tip.set(prefix, len);
@@ -119,11 +122,7 @@ impl Run {
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
-        if len < self.contents.len() {
-            self.contents.truncate(len);
-            self.marks.truncate(len.div_ceil(MARK));
-            trim(&mut self.marks);
-        }
+        self.contents.truncate(len);
     }
 
     /// The prefix hash of a block.
@@ -132,7 +131,7 @@ impl Run {
         if let Some(tip) = self.tip.of(block + 1) {
             return tip;
         }
-        let mark = self.marks[block / MARK];
+        let mark = self.contents.marks()[block / MARK];
         let between = &self.contents.as_slice()[block / MARK * MARK + 1..block + 1];
         between.iter().fold(mark, |prefix, content| prefix.then(*content))
     }
@@ -145,7 +144,7 @@ impl Run {
         if both == contents.len() && both > 0 && self.prefix(both - 1) == chain[both - 1] {
             return both;
         }
-        let marks = &self.marks[..both.div_ceil(MARK)];
+        let marks = &self.contents.marks()[..both.div_ceil(MARK)];
         let (mut low, mut high) = (0, marks.len());
         while low < high {
             let mid = low + (high - low) / 2;
@@ -169,8 +168,14 @@ impl Run {
     }
 
     pub(super) fn heap(&self) -> usize {
-        self.contents.heap() + self.marks.capacity() * size_of::<PrefixHash>() + self.cover.heap()
+        self.contents.heap() + self.cover.heap()
     }
+}
+
+/// The contents of blocks with the prefix hashes that are theirs.
+#[inline]
+pub(super) fn both(blocks: &[Block], prefixes: &[PrefixHash]) -> impl Iterator<Item = (ContentHash, PrefixHash)> {
+    blocks.iter().map(|block| block.content).zip(prefixes.iter().copied())
 }
 
 // === impl Tip ===

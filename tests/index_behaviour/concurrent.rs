@@ -277,3 +277,51 @@ fn who_stores_a_prompt_that_its_one_holder_is_lengthening_shares_all_of_it() {
     });
     assert_eq!(wrong, []);
 }
+
+#[test]
+fn prompts_that_ranks_store_and_evict_at_once_are_there_once_wherever_they_are_the_same() {
+    const BLOCKS: usize = 96;
+    let fleet = Fleet::new();
+    let mut workers: [_; 3] = fleet.workers();
+    let start = Barrier::new(workers.len());
+    for round in 0..400 {
+        // All begin alike; each goes its own way from some block on, one of them never.
+        let parts = [BLOCKS, 20 + round % 40, 20 + round * 7 % 60];
+        let chain_of = |which: usize| diverging_to(which as u64, parts[which], BLOCKS);
+        let chains: [_; 3] = std::array::from_fn(chain_of);
+        thread::scope(|scope| {
+            for (which, (worker, chain)) in workers.iter_mut().zip(&chains).enumerate() {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    for part in 1..6 {
+                        // Cut and stored again, so that what another has planned behind it may be gone, or another's.
+                        worker.store(chain);
+                        let keep = (round * 11 + which * 29) % (15 * part);
+                        assert_eq!(worker.remove(chain, keep..BLOCKS).removed, BLOCKS - keep);
+                        if keep > 0 {
+                            worker.store_on(Tier::Device, chain, keep..BLOCKS).expect("its parent is there");
+                            worker.remove(chain, 0..BLOCKS);
+                        }
+                    }
+                    worker.store(chain);
+                });
+            }
+        });
+        let common = |a: &[ContentHash], b: &[ContentHash]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        for chain in &chains {
+            let expected: Vec<_> =
+                workers.iter().zip(&chains).map(|(w, other)| (w.id(), common(chain, other) as u32)).collect();
+            assert_eq!(fleet.ask(chain), expected);
+        }
+        let [all, one, two] = &chains;
+        let shared = common(all, one) + common(all, two).max(common(one, two));
+        let shape = fleet.index.shape(MODEL, grid()).expect("ranks are there");
+        assert_eq!(shape.blocks as usize, 3 * BLOCKS - shared, "each block is there once, in round {round}");
+        for (worker, chain) in workers.iter_mut().zip(&chains) {
+            assert_eq!(worker.remove(chain, 0..BLOCKS).removed, BLOCKS);
+        }
+        let shape = fleet.index.shape(MODEL, grid()).expect("ranks are there");
+        assert_eq!((shape.runs, shape.blocks), (0, 0), "nothing is left of round {round}");
+    }
+}

@@ -205,7 +205,8 @@ impl Tx<'_> {
         let (mut blocks, mut of): (Vec<Block>, Vec<usize>) = (Vec::new(), Vec::new());
         let mut waited = 0;
         for chain in chains {
-            (blocks.clear(), of.clear());
+            blocks.clear();
+            of.clear();
             let mut next = Some(chain.first);
             while let Some((i, told)) = next.and_then(|i| Some((i, told.get(i)?))) {
                 blocks.push(told.block);

@@ -147,6 +147,14 @@ impl History {
         }
     }
 
+    /// The live feed has come to the message that is applied next: so what is missing of its life stands before that, though a dead
+    /// one's feed may have been heard beyond it.
+    pub(super) fn reached(&mut self, sequence: u64) {
+        if let Some(hole) = &mut self.hole {
+            hole.before = hole.before.min(sequence);
+        }
+    }
+
     /// What comes from here on may be another life's.
     pub(super) fn doubt(&mut self, why: Why) {
         if let (Some(mark), None) = (self.last, self.doubt) {

@@ -293,6 +293,7 @@ impl<P> Machine<P> {
             Place::Next if !self.replayable || sequence == 0 || self.join == Join::Proven => {
                 self.join = Join::Proven;
                 self.heard(sequence, digest);
+                self.history.reached(sequence);
                 self.apply(message, Why::Whole, out);
             }
             Place::Next => {

@@ -13,6 +13,7 @@ use super::door::Block;
 use super::heads::Heads;
 use super::plan::Plan;
 use super::run::Run;
+use super::runs::Runs;
 use super::seats::{Face, Seats};
 
 /// No run: the parent of a run that begins at block 0.
@@ -48,7 +49,7 @@ pub struct Shape {
 /// The forest.
 #[derive(Debug, Default)]
 pub(super) struct Forest {
-    runs: Vec<Run>,
+    runs: Runs,
     free: Vec<u32>,
     /// Runs by what they hang from and their first content.
     kids: Heads,
@@ -69,13 +70,13 @@ pub(super) struct Forest {
 impl Forest {
     #[inline]
     pub(super) fn run(&self, run: u32) -> &Run {
-        &self.runs[run as usize]
+        &self.runs[run]
     }
 
     /// A run that a former transaction found, if there still is any of this number.
     #[inline]
     pub(super) fn get(&self, run: u32) -> Option<&Run> {
-        self.runs.get(run as usize)
+        self.runs.get(run)
     }
 
     /// The run that begins behind a block with this content.
@@ -172,7 +173,7 @@ impl Forest {
         let live = self.runs.iter().filter(|run| !run.contents.is_empty());
         let blocks = live.map(|run| run.contents.len() as u64).sum();
         let heap: usize = self.runs.iter().map(Run::heap).sum();
-        let tables = self.runs.capacity() * size_of::<Run>() + self.kids.heap() + self.heads.heap();
+        let tables = self.runs.heap() + self.kids.heap() + self.heads.heap();
         let beside = self.shape.appended_beside + self.seats.faces().map(Face::appended_beside).sum::<u64>();
         Shape {
             appended: self.shape.appended + beside,
@@ -210,7 +211,7 @@ impl Forest {
             } else if from < end {
                 let contents = contents.pop().unwrap_or_default();
                 self.shape.appended += (end - from) as u64;
-                self.runs[segment.run as usize].append(&blocks[from..end], &prefixes[from - *found..], contents);
+                self.runs[segment.run].append(&blocks[from..end], &prefixes[from - *found..], contents);
             }
             (run, last, done) = (segment.run, segment.to - 1, end);
             // A transaction may end before anybody covers them.
@@ -252,7 +253,7 @@ impl Forest {
         self.version = self.version.wrapping_add(1);
         let mut run = Run::behind(parent, parent_block, self.version);
         if parent != NONE {
-            let above = &mut self.runs[parent as usize];
+            let above = &mut self.runs[parent];
             if above.contents.len() == parent_block as usize + 1 {
                 match above.contents.len() < MAX_RUN {
                     true => self.shape.runs_shared += 1,
@@ -267,16 +268,10 @@ impl Forest {
         let heads = (run.contents.first(), run.head());
         let id = match self.free.pop() {
             Some(id) => {
-                self.runs[id as usize] = run;
+                self.runs[id] = run;
                 id
             }
-            None => {
-                if self.runs.len() == self.runs.capacity() {
-                    self.runs.reserve_exact(self.runs.len() / 4 + 8);
-                }
-                self.runs.push(run);
-                self.runs.len() as u32 - 1
-            }
+            None => self.runs.push(run),
         };
         if let (Some(content), Some(prefix)) = heads {
             self.kids.put(kid_hash(parent, parent_block, content), id);
@@ -288,7 +283,7 @@ impl Forest {
 
     #[inline]
     pub(super) fn cover(&mut self, run: u32) -> &mut Cover {
-        &mut self.runs[run as usize].cover
+        &mut self.runs[run].cover
     }
 
     pub(super) fn holder(&self, run: u32, seat: u32) -> Option<&Holder> {
@@ -320,7 +315,7 @@ impl Forest {
         while let Some(mut id) = self.touched.pop() {
             // Upwards, for as long as the end of one run leaves the one above it with nothing.
             while id != NONE {
-                let run = &mut self.runs[id as usize];
+                let run = &mut self.runs[id];
                 let kids = if run.kids > 0 { run.last_kid as usize + 1 } else { 0 };
                 let keep = run.cover.end().max(kids);
                 if keep > 0 || run.contents.is_empty() {
@@ -337,8 +332,8 @@ impl Forest {
         if self.touched.capacity() > 1024 {
             self.touched = Vec::new();
         }
-        if self.runs.len() == self.free.len() && self.runs.capacity() > 0 {
-            self.runs = Vec::new();
+        if self.runs.len() == self.free.len() && self.runs.len() > 0 {
+            self.runs = Runs::default();
             self.free = Vec::new();
         }
     }
@@ -346,13 +341,13 @@ impl Forest {
     /// Ends a run; the run above it.
     fn end(&mut self, id: u32) -> u32 {
         self.version = self.version.wrapping_add(1);
-        let run = std::mem::replace(&mut self.runs[id as usize], Run::behind(NONE, 0, self.version));
+        let run = std::mem::replace(&mut self.runs[id], Run::behind(NONE, 0, self.version));
         if let (Some(content), Some(prefix)) = (run.contents.first(), run.head()) {
             self.kids.remove(kid_hash(run.parent, run.parent_block, content), id);
             self.heads.remove(head_hash(prefix), id);
         }
         if run.parent != NONE {
-            let above = &mut self.runs[run.parent as usize];
+            let above = &mut self.runs[run.parent];
             above.kids -= 1;
             if above.kids == 0 {
                 above.last_kid = 0;

@@ -99,6 +99,7 @@ mod plan;
 mod rank;
 mod removal;
 mod run;
+mod runs;
 mod seats;
 mod tap;
 mod tips;

@@ -24,7 +24,8 @@ struct Engine {
 
 /// Events that go out together, every millisecond.
 const TOGETHER: u64 = 10;
-/// One of so many events is looked for.
+/// One of so many events is looked for: the last of those that go out together. The engine's thread and whoever asks
+/// share a core, and of an earlier one the asker would not hear before the engine has published the others.
 const SAMPLE: u64 = 100;
 const TURN: Duration = Duration::from_secs(2);
 
@@ -33,6 +34,10 @@ fn tokens(number: u64) -> Vec<u32> {
     let mut tokens = vec![number as u32, 4_000_000];
     tokens.resize(16, 7);
     tokens
+}
+
+fn is_sampled(number: u64) -> bool {
+    number % SAMPLE == SAMPLE - 1
 }
 
 fn now() -> u64 {
@@ -48,7 +53,7 @@ pub async fn receive(endpoint: &str) {
         let message = socket.recv().await.unwrap();
         let came = now();
         let sequence = message.get(1).and_then(|frame| frame.first_chunk().copied()).map(u64::from_be_bytes);
-        if let Some(sequence) = sequence.filter(|sequence| sequence % SAMPLE == 0) {
+        if let Some(sequence) = sequence.filter(|sequence| is_sampled(*sequence)) {
             println!("{sequence} {came}");
         }
     }
@@ -66,7 +71,7 @@ async fn publish(publisher: &mut Publisher, sampled: &mpsc::UnboundedSender<(u64
             let message = stored(&tokens(number), 0);
             let sent = now();
             publisher.publish(message).await;
-            if number % SAMPLE == 0 {
+            if is_sampled(number) {
                 let _ = sampled.send((number, sent));
             }
         }

@@ -108,6 +108,8 @@ impl Hands<'_> {
         let placed = self.store_as_planned(parent, seed, blocks, &mut scratch);
         if scratch.placed.is_empty() {
             scratch.staged.clear();
+            // What was made for it is not kept for whoever comes next.
+            scratch.plan.contents.clear();
         }
         self.rank.scratch = Some(scratch);
         placed

@@ -122,6 +122,11 @@ impl Run {
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
+        if len < self.contents.len() {
+            // Whoever appends beside readers shows the length before the tip: until then a run of the old length would
+            // have the tip of a block that was cut off.
+            *self.tip.len.get_mut() = 0;
+        }
         self.contents.truncate(len);
     }
 
@@ -200,5 +205,39 @@ impl Tip {
         fence(Ordering::Release);
         self.prefix.store(prefix.0, Ordering::Relaxed);
         self.len.store(len as u32, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::EngineHash;
+
+    fn block(content: u64) -> Block {
+        Block { engine: EngineHash::from_u64(content), content: ContentHash(content) }
+    }
+
+    #[test]
+    fn the_tip_of_what_was_cut_off_is_nobodys_while_another_block_comes_in_its_place() {
+        let blocks: Vec<Block> = (0..10).map(block).collect();
+        let mut before = None;
+        let prefixes: Vec<PrefixHash> = blocks
+            .iter()
+            .map(|block| {
+                let prefix = PrefixHash::after(before, block.content);
+                before = Some(prefix);
+                prefix
+            })
+            .collect();
+        let contents = Contents::with_room(&Contents::default(), blocks.len() + 8);
+        contents.append_beside_readers(both(&blocks, &prefixes));
+        let mut run = Run::behind(super::super::forest::NONE, 0, 1);
+        run.append(&blocks, &prefixes, contents);
+        run.truncate(9);
+        // The first half of an append: the length is there, the tip is not yet.
+        let other = prefixes[8].then(ContentHash(99));
+        run.contents.append_beside_readers(std::iter::once((ContentHash(99), other)));
+        assert_eq!(run.prefix(9), other);
+        assert_eq!(run.same_prefixes(&prefixes), 9);
     }
 }

@@ -1,5 +1,5 @@
-//! What is read from a pod or from an EndpointSlice, and nothing else of it: a whole pod has some four hundred fields, of
-//! which two here matter beside its metadata, and reading all of them was a twentieth of this program's code.
+//! What is read from a pod or from an EndpointSlice, and nothing else of it: to read whole ones, volumes and containers
+//! and all, took 367 KiB of code in a release build.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

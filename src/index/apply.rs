@@ -1,8 +1,8 @@
 //! The verbs that change what a rank holds: the short ways, which nearly every event takes.
 //!
 //! A store first plans its places, puts its names into the rank's own tables (which say whether one of them was known)
-//! where they belong by that plan, then locks the forest, looks at the plan once more and makes what is missing. What it finds out of the ordinary goes
-//! the long way (`apart`).
+//! where they belong by that plan, then locks the forest, looks at the plan once more and makes what is missing. What it
+//! finds out of the ordinary goes the long way (`apart`).
 
 use std::cell::Cell as Slot;
 use std::sync::{Arc, PoisonError};

@@ -135,6 +135,10 @@ impl Forest {
         }
         let Some(first) = blocks.get(plan.found) else { return true };
         let (run, last) = plan.stop;
+        debug_assert!(
+            plan.before == (run != NONE).then(|| self.run(run).prefix(last as usize)),
+            "a plan begins from the prefix hash of another block"
+        );
         let is_free = match plan.appends {
             _ if run == NONE => true,
             0 => self.run(run).contents.get(last as usize + 1) != Some(first.content),

@@ -38,6 +38,12 @@ enum Call {
 #[derive(Default)]
 struct Unread;
 
+/// A connection.
+pub async fn channel(at: &str) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{at}")).unwrap();
+    endpoint.initial_stream_window_size(1 << 20).initial_connection_window_size(8 << 20).connect().await.unwrap()
+}
+
 // === impl Unread ===
 
 impl Codec for Unread {
@@ -65,12 +71,6 @@ impl Decoder for Unread {
 }
 
 // === impl Target ===
-
-/// A connection.
-pub async fn channel(at: &str) -> Channel {
-    let endpoint = Endpoint::from_shared(format!("http://{at}")).unwrap();
-    endpoint.initial_stream_window_size(1 << 20).initial_connection_window_size(8 << 20).connect().await.unwrap()
-}
 
 impl Target {
     pub fn kvtap(name: &'static str, channel: Channel, requests: Vec<v1::MatchRequest>) -> Self {

@@ -222,6 +222,7 @@ mod tests {
         assert!(known.find(PrefixHash(1 + 39 * 100_000), 0).is_some());
         assert!(known.since > begun && known.removed.len() < 17, "{}", known.removed.len());
     }
+
     #[test]
     fn what_is_remembered_takes_no_more_than_its_bound_with_its_ring_and_less_where_there_are_more_ranks() {
         let taken = |memory: &Memory| {

@@ -31,6 +31,8 @@ pub struct Batch {
     pub(super) keys: Vec<Vec<Item>>,
     /// JSON, rewritten as msgpack.
     pub(super) scratch: Vec<u8>,
+    /// How many items these have, those in lists included.
+    pub(super) items: usize,
 }
 
 /// Events of a message, one after another, that share a source.
@@ -161,6 +163,7 @@ impl Batch {
         self.scratch.clear();
         self.tokens.shrink_to(KEEP);
         self.hashes.shrink_to(KEEP / size_of::<EngineHash>());
+        self.items = 0;
         self.contents.shrink_to(KEEP / size_of::<ContentHash>());
         self.text.shrink_to(KEEP);
         self.keys.shrink_to(KEEP / size_of::<Vec<Item>>());

@@ -341,7 +341,7 @@ impl Reader {
             tx.hold(tier, group, hashes);
             return;
         }
-        self.tentative = stored.kind.is_none() && stored.window.is_some();
+        self.tentative = stored.kind.is_none() && (stored.window.is_some() || batch.has_unmarked_partials);
         if let Some(run) = Run::read(self, batch, stored, tier, group) {
             self.place(tx, run);
         }

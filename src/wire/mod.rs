@@ -69,6 +69,7 @@ pub fn decode(dialect: Dialect, payload: &[u8], batch: &mut Batch) -> Result<(),
         Dialect::Auto | Dialect::Trtllm if json::looks_like(payload) => trtllm::decode(payload, batch),
         _ => kv::decode(payload, batch),
     };
+    batch.has_unmarked_partials |= dialect == Dialect::Trtllm;
     if decoded.is_err() {
         batch.clear();
     }

@@ -88,6 +88,7 @@ fn events(document: &[u8], batch: &mut Batch) -> Result<(), MessageError> {
         batch.attribute(None, header.rank, header.id, start);
     }
     batch.settle_rank();
+    batch.has_unmarked_partials = true;
     Ok(())
 }
 

@@ -179,6 +179,26 @@ async fn asked_for_workers_always_come_back_by_whatever_name_they_were_asked_for
 }
 
 #[tokio::test]
+async fn a_worker_asked_for_by_name_comes_back_where_it_has_none_of_the_ranks_asked_for() {
+    let server = Server::start().await;
+    let _a = [server.named_worker("m", "a", 0, "10.0.0.1:80", &[]), server.worker("m", "a", 3)];
+    let _b = [server.named_worker("m", "b", 0, "", &["http://b"]), server.worker("m", "b", 1)];
+    let request = v1::MatchRequest {
+        workers: ["a", "http://b", "b", "nobody"].map(str::to_owned).to_vec(),
+        ranks: vec![3],
+        ..by_tokens("m", &prompt(8))
+    };
+    for brief in [false, true] {
+        let response = ask(&server, v1::MatchRequest { brief, ..request.clone() }).await;
+        assert_eq!(depths(&response), [("a", 3, 0), ("b", 0, 0), ("http://b", 0, 0), ("nobody", 0, 0)]);
+        let why: Vec<_> = response.matches.iter().skip(1).map(|found| (found.state(), &*found.why)).collect();
+        let no_rank = (FeedState::Unspecified, "this worker has none of the ranks that were asked for");
+        assert_eq!(why, [no_rank, no_rank, (FeedState::Unspecified, "no worker of this model has this name")]);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn ranks_top_k_and_min_blocks_narrow_the_answer() {
     let server = Server::start().await;
     let mut ranks: Vec<_> = (0..4).map(|rank| server.worker("m", "w", rank)).collect();

@@ -13,11 +13,10 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::{Status, codec};
 
-use super::matching::{Answer, NOBODY, RankAnswer, Who};
-use super::response::{feed_state, match_response, nobody, worker_rank_of};
+use super::matching::{Answer, RankAnswer, Who};
+use super::response::{match_response, nobody, worker_rank_of};
 use crate::admin::report::{TierBlocks, millis};
 use crate::block::Grid;
-use crate::feed::status::State;
 use crate::proto::codec::Bounded;
 use crate::proto::v1;
 
@@ -144,15 +143,14 @@ impl Answered {
         let unknown;
         let who = match &rank.who {
             Who::Rank(entry) => entry.written(self.brief, |identity| who(worker_rank_of(identity), self.brief)),
-            Who::Nobody(name) => {
+            Who::Nobody(name, _) => {
                 unknown = who(nobody(&self.model, name.clone()), self.brief);
                 &unknown
             }
         };
-        let (state, why) = match &rank.feed {
-            None => (v1::FeedState::Unspecified, NOBODY),
-            Some(feed) if self.brief && feed.state == State::Live => (v1::FeedState::Live, ""),
-            Some(feed) => (feed_state(feed.state), &*feed.why),
+        let (state, why) = match rank.standing() {
+            (v1::FeedState::Live, _) if self.brief => (v1::FeedState::Live, ""),
+            standing => standing,
         };
         let mut first = Numbers::new();
         first.number(2, held.blocks.into());
@@ -312,9 +310,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::feed::status::Entry;
+    use crate::feed::status::{Entry, State};
     use crate::index::RankMatch;
-    use crate::serve::matching::Feed;
+    use crate::serve::matching::{Absence, Feed};
     use crate::worker::{Identity, RankId, Stamp};
 
     /// Numbers small and large, and nothing: what writes nothing must be met too.
@@ -354,7 +352,11 @@ mod tests {
             let feed = Feed { state, why: short.into(), last_heard: None };
             let nobody = rng.u8(..4) == 0;
             RankAnswer {
-                who: if nobody { Who::Nobody(long) } else { Who::Rank(entry) },
+                who: if nobody {
+                    Who::Nobody(long, [Absence::Name, Absence::Ranks][rng.usize(..2)])
+                } else {
+                    Who::Rank(entry)
+                },
                 grid: rng.bool().then_some(Grid { lookahead: rng.u32(..2), ..Grid::new(rng.u64(1..9999)).unwrap() }),
                 asked: number(rng),
                 held,

@@ -56,6 +56,9 @@ pub(super) enum QueryError {
     /// A worker that the model has not.
     #[error("workers: no worker of the model is called {worker:?}")]
     UnknownWorker { worker: String },
+    /// Ranks that the worker has not.
+    #[error("ranks: the worker has none of these")]
+    UnknownRanks,
     /// A stream's request without a request in it.
     #[error("request: required")]
     NoRequest,
@@ -89,7 +92,10 @@ impl QueryError {
     /// The gRPC status code.
     pub(super) const fn code(&self) -> Code {
         match self {
-            Self::UnknownModel { .. } | Self::UnknownBlockSize { .. } | Self::UnknownWorker { .. } => Code::NotFound,
+            Self::UnknownModel { .. }
+            | Self::UnknownBlockSize { .. }
+            | Self::UnknownWorker { .. }
+            | Self::UnknownRanks => Code::NotFound,
             Self::Deadline => Code::DeadlineExceeded,
             Self::Rate { .. } => Code::ResourceExhausted,
             _ => Code::InvalidArgument,

@@ -10,6 +10,7 @@ use kvtap::hash::{ContentHash, PrefixHash, Seed};
 use kvtap::proto::v1;
 use kvtap::proto::v1::FeedState;
 use kvtap::proto::v1::match_request::Prompt;
+use kvtap::proto::v1::query_service_client::QueryServiceClient;
 use kvtap::worker::Stamp;
 use serve_support::{Server, by_tokens, contents, depths, le, request};
 
@@ -407,6 +408,41 @@ async fn a_batch_answers_each_of_its_requests_in_order() {
             (_, other) => panic!("request {i}: {other:?}"),
         }
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_is_answered_up_to_what_a_client_takes_and_the_rest_of_it_is_refused() {
+    use v1::match_batch_result::Result as Outcome;
+    let server = Server::start().await;
+    let long = "a-name-".repeat(100);
+    let _ranks: Vec<_> = (0..64).map(|rank| server.worker("m", &long, rank)).collect();
+    let batch = v1::MatchBatchRequest { requests: vec![by_tokens("m", &[]); 200] };
+    // A client that was not told to take large messages.
+    let mut client = QueryServiceClient::new(server.channel().await);
+    let response = client.match_batch(batch).await.unwrap().into_inner();
+    let size = prost::Message::encoded_len(&response);
+    assert!((3 << 20..4 << 20).contains(&size), "{size} bytes");
+    assert_eq!(response.results.len(), 200);
+    let (mut answered, mut refused) = (0, 0);
+    for result in response.results {
+        match result.result.unwrap() {
+            Outcome::Response(response) if refused == 0 => {
+                assert_eq!(response.matches.len(), 64);
+                answered += 1;
+            }
+            Outcome::Failure(failure) => {
+                assert_eq!(failure.code, tonic::Code::ResourceExhausted as i32);
+                assert!(
+                    failure.message.starts_with("requests: ") && failure.message.contains("3145728"),
+                    "{failure:?}"
+                );
+                refused += 1;
+            }
+            Outcome::Response(_) => panic!("answered after a refusal"),
+        }
+    }
+    assert!(answered > 0 && refused > 0, "{answered} {refused}");
     server.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! Answers of `Match` and `MatchStream`, written to the wire from what was found.
+//! Answers of `Match`, `MatchStream` and `MatchBatch`, written to the wire from what was found.
 //!
 //! As messages they would cost an allocation for every name of every rank: of 64 workers, more than hashing and matching
 //! 500 blocks. What is written is byte for byte what [`match_response`](super::response::match_response) encodes to.
@@ -13,7 +13,9 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::{Status, codec};
 
+use super::error::QueryError;
 use super::matching::{Answer, RankAnswer, Who};
+use super::query::failure;
 use super::response::{match_response, nobody, worker_rank_of};
 use crate::admin::report::{TierBlocks, millis};
 use crate::block::Grid;
@@ -35,6 +37,10 @@ pub(super) struct StreamAnswered {
     pub(super) id: u64,
     pub(super) result: Result<Answered, v1::MatchFailure>,
 }
+
+/// `MatchBatchResponse`: each result is written as it comes, since answers take three times as much as what is written.
+#[derive(Debug, Default)]
+pub(super) struct BatchAnswered(Vec<u8>);
 
 /// A message that knows how it is written.
 pub(super) trait Written {
@@ -214,6 +220,41 @@ impl Written for StreamAnswered {
             }
             Err(failure) => message(3, &failure.encode_to_vec(), out),
         }
+    }
+}
+
+// === impl BatchAnswered ===
+
+impl BatchAnswered {
+    /// Appends the answer to the next request.
+    pub(super) fn push(&mut self, result: &Result<Answered, QueryError>) {
+        let mut inner = scratch(1);
+        let field = match result {
+            Ok(answered) => {
+                answered.write(&mut inner);
+                1
+            }
+            Err(error) => {
+                inner.extend_from_slice(&failure(error).encode_to_vec());
+                2
+            }
+        };
+        let length = 1 + encoded_len_varint(inner.len() as u64) + inner.len();
+        encode_key(1, WireType::LengthDelimited, &mut self.0);
+        encode_varint(length as u64, &mut self.0);
+        message(field, &inner, &mut self.0);
+        keep(1, inner);
+    }
+
+    /// How many bytes there are.
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Written for BatchAnswered {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
     }
 }
 

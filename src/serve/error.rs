@@ -59,6 +59,12 @@ pub(super) enum QueryError {
     /// Ranks that the worker has not.
     #[error("ranks: the worker has none of these")]
     UnknownRanks,
+    /// More answers than a batch has room for.
+    #[error(
+        "requests: the answers to those before come to {most} bytes, after which a batch answers no more: ask for fewer at \
+         once, or for less with brief, top_k or min_blocks"
+    )]
+    BatchFull { most: usize },
     /// A stream's request without a request in it.
     #[error("request: required")]
     NoRequest,
@@ -97,7 +103,7 @@ impl QueryError {
             | Self::UnknownWorker { .. }
             | Self::UnknownRanks => Code::NotFound,
             Self::Deadline => Code::DeadlineExceeded,
-            Self::Rate { .. } => Code::ResourceExhausted,
+            Self::Rate { .. } | Self::BatchFull { .. } => Code::ResourceExhausted,
             _ => Code::InvalidArgument,
         }
     }

@@ -44,6 +44,8 @@ struct Round {
     holed: bool,
     /// It has carried a number that no engine reaches.
     odd: bool,
+    /// Something was lost since it was asked for, or a reply of it could not be read: it does not show what is missing.
+    questionable: bool,
 }
 
 // === impl Recovery ===
@@ -243,7 +245,7 @@ impl<P> Machine<P> {
             }
             self.begin(Cause::ReplayEmpty, out);
         }
-        if !round.holed && self.settle(out) {
+        if !round.holed && self.settle(out) && !round.questionable {
             if round.proven {
                 self.counters.replay(if round.replies == 0 { Outcome::Empty } else { Outcome::Complete });
             }
@@ -264,10 +266,18 @@ impl<P> Machine<P> {
             Failure::Broken => Outcome::Failed,
         });
         // Old servers lose end markers. It is not missed where the replay has met the live feed.
-        if round.proven && !round.holed && self.tail.is_some() && self.join == Join::Proven && self.settle(out) {
+        let joined = round.proven && !round.holed && self.tail.is_some() && self.join == Join::Proven;
+        if joined && self.settle(out) && !round.questionable {
             return self.finish(out);
         }
         self.next_round(out);
+    }
+
+    /// What the replay that runs has brought, and will bring, may not be all.
+    pub(super) fn question_round(&mut self) {
+        if let Some(recovery) = self.recovery.as_mut() {
+            recovery.round.questionable = true;
+        }
     }
 
     fn next_round(&mut self, out: &mut Out<P>) {
@@ -317,9 +327,11 @@ impl<P> Machine<P> {
                 self.apply(message, why, out);
             }
         }
+        let questionable = self.recovery.as_ref().is_some_and(|recovery| recovery.round.questionable);
         match (self.tail, self.history.last()) {
             (None, None) => self.history.puncture(0, why),
             (Some((tail, _)), last) if last < Some(tail) => self.history.puncture(tail.saturating_add(1), why),
+            _ if questionable => self.history.puncture(self.history.next(), why),
             _ => {}
         }
         self.join = Join::Proven;

@@ -30,9 +30,8 @@ use crate::worker::Identity;
 /// How often followers that have ended are cleared away.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How often it is tried to learn what owners have said before, and the pause between.
-const RECALLS: u32 = 10;
-const RECALL_AGAIN: Duration = Duration::from_secs(1);
+/// The first and the longest pause between two attempts to learn what owners have said before.
+const RECALL_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The pause after a connection that could not even be begun: a file that cannot be read, say.
 const RETRY: Duration = Duration::from_secs(1);
@@ -342,7 +341,8 @@ async fn recall_all(means: Means, told: mpsc::Sender<Vec<Recalled>>, stop: Cance
         return;
     }
     let context = stream::reading(&client);
-    for _ in 0..RECALLS {
+    let mut pause = RECALL_AGAIN.0;
+    loop {
         let recalled = tokio::select! {
             recalled = kept::announcements(&context, &options.stream, &options.follow) => recalled,
             () = stop.cancelled() => return,
@@ -352,9 +352,10 @@ async fn recall_all(means: Means, told: mpsc::Sender<Vec<Recalled>>, stop: Cance
             Err(error) => tracing::debug!(%error, "Nothing is known of what owners said before."),
         }
         tokio::select! {
-            () = sleep(RECALL_AGAIN) => {}
+            () = sleep(pause) => {}
             () = stop.cancelled() => return,
         }
+        pause = (pause * 2).min(RECALL_AGAIN.1);
     }
 }
 

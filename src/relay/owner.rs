@@ -261,8 +261,11 @@ impl Owner {
         let (client, stream, address) = (self.client.clone(), self.options.stream.clone(), owned.address.clone());
         let (key, figures) = (owned.key.clone(), Arc::clone(&self.figures));
         self.keeping.spawn(async move {
-            let Some(pieces) = pieces(key, delta).await else { return };
-            match kept::write(&client, &stream, &address, pieces).await {
+            let written = match pieces(key, delta).await {
+                Ok(pieces) => kept::write(&client, &stream, &address, pieces).await,
+                Err(error) => Err(error.into()),
+            };
+            match written {
                 Ok(()) => count(&figures.stored),
                 Err(error) => {
                     tracing::warn!(%error, "A snapshot was not put away: nobody could begin without its owner.")
@@ -417,12 +420,14 @@ impl Owner {
             let (client, key) = (self.client.clone(), owned.key.clone());
             let figures = Arc::clone(&self.figures);
             owned.sent = Some(self.sending.spawn(async move {
-                let Some(pieces) = pieces(key, delta).await else { return };
-                match send(&client, &pieces, &replies).await {
-                    Ok(()) => figures.sent.fetch_add(replies.len() as u64, Relaxed),
-                    // Who asked asks again.
-                    Err(_) => return,
+                let sent = match pieces(key, delta).await {
+                    Ok(pieces) => send(&client, &pieces, &replies).await,
+                    Err(error) => Err(error.into()),
                 };
+                match sent {
+                    Ok(()) => _ = figures.sent.fetch_add(replies.len() as u64, Relaxed),
+                    Err(error) => tracing::warn!(%error, "A snapshot was not sent: the followers ask again."),
+                }
             }));
             // Who has just come need not wait to hear how far it must get.
             self.announce(rank, |_| ()).await;
@@ -431,14 +436,14 @@ impl Owner {
 }
 
 /// The pieces of a snapshot, made beside everything else.
-async fn pieces(key: v1::RankKey, delta: Delta) -> Option<Vec<Bytes>> {
+async fn pieces(key: v1::RankKey, delta: Delta) -> std::io::Result<Vec<Bytes>> {
     let made = spawn_blocking(move || {
         let mut packer = Packer::new()?;
         encode::Snapshot::bare(key, Arc::new(delta))
             .map(|event| packer.pack(event))
             .collect::<std::io::Result<Vec<_>>>()
     });
-    made.await.ok()?.ok()
+    made.await?
 }
 
 async fn send(client: &async_nats::Client, pieces: &[Bytes], replies: &[Subject]) -> Result<(), async_nats::Error> {

@@ -18,10 +18,11 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that runs, or could be started again.
 pub struct Server {
+    /// Before its folder: a server that still runs would write into what is cleared away.
+    child: Option<Child>,
     folder: TempDir,
     settings: String,
     port: u16,
-    child: Option<Child>,
 }
 
 impl Server {
@@ -37,7 +38,7 @@ impl Server {
 
     async fn at(port: u16, settings: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let mut server = Self { folder, settings: settings.to_owned(), port, child: None };
+        let mut server = Self { child: None, folder, settings: settings.to_owned(), port };
         server.start_again().await;
         server
     }

@@ -280,7 +280,8 @@ impl Lab {
             if self.is_over() {
                 return Err("stopped".to_owned());
             }
-            let (state, _) = self.witness.lock().await.status().await;
+            let (state, status) = self.witness.lock().await.status().await;
+            println!("{}, {:?} after the faults, {by:?}: {status}", self.name, begun.elapsed());
             if !must && state == "incomplete" {
                 by = Healed::ByAClear;
             }

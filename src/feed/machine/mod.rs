@@ -293,7 +293,7 @@ impl<P> Machine<P> {
             Place::Next if !self.replayable || sequence == 0 || self.join == Join::Proven => {
                 self.join = Join::Proven;
                 self.heard(sequence, digest);
-                self.history.reached(sequence);
+                self.history.reached();
                 self.apply(message, Why::Whole, out);
             }
             Place::Next => {
@@ -338,6 +338,7 @@ impl<P> Machine<P> {
                 }
                 self.heard(sequence, digest);
                 self.vouch(sequence);
+                self.history.reached();
             }
             Seen::Unknown if rises && self.may_lag(sequence) => {
                 self.counters.stale += 1;

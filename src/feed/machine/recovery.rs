@@ -42,8 +42,10 @@ struct Round {
     progress: bool,
     /// A hole was met: the rest is not looked at.
     holed: bool,
-    /// It has carried a number that no engine reaches.
+    /// It has carried a number that no engine reaches, and nothing after it yet.
     odd: bool,
+    /// The message that came after the last such number: its place is before that.
+    odd_before: Option<u64>,
 }
 
 // === impl Recovery ===
@@ -118,6 +120,9 @@ impl<P> Machine<P> {
             self.counters.implausible += 1;
             round.odd = true;
             return;
+        }
+        if std::mem::take(&mut round.odd) {
+            round.odd_before = Some(sequence);
         }
         round.replies += 1;
         if round.replies == 1 && round.from == 0 && self.history.repairable() {
@@ -278,8 +283,10 @@ impl<P> Machine<P> {
     }
 
     fn finish(&mut self, out: &mut Out<P>) {
-        if self.recovery.as_ref().is_some_and(|recovery| recovery.round.odd) {
-            self.history.misplaced();
+        self.history.reached();
+        let round = self.recovery.as_ref().map(|recovery| recovery.round).unwrap_or_default();
+        if let Some(before) = if round.odd { Some(self.history.next()) } else { round.odd_before } {
+            self.history.misplaced(before);
         }
         self.end_recovery(out);
         self.restarts = 0;

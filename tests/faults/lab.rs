@@ -268,6 +268,10 @@ impl Lab {
                 Healed::Alone => self.say_some(1, HEARD).await,
                 Healed::ByAClear => {
                     self.clear().await;
+                    // A publisher whose socket holds one message drops the next one until that is gone.
+                    if let Ok(present) = timeout(window, self.present()).await {
+                        present?;
+                    }
                     self.say_some(1, HEARD).await;
                 }
             }

@@ -26,6 +26,8 @@ pub(super) struct Recovery {
     stuck: Option<u64>,
     /// The last replay did not reach its end.
     failed: bool,
+    /// Nothing is known to be missing.
+    pub(super) is_second_look: bool,
     round: Round,
 }
 
@@ -66,13 +68,34 @@ impl<P> Machine<P> {
     pub(super) fn recover_from(&mut self, occasion: Why, vain: u32, out: &mut Out<P>) {
         out.push_back(Command::Disarm(Timer::Rebuild));
         out.push_back(Command::Arm(Timer::Recovery, 0));
-        self.ask(Recovery { occasion, rounds: 0, vain, stuck: None, failed: false, round: Round::default() }, out);
+        let (stuck, round) = (None, Round::default());
+        self.ask(Recovery { occasion, rounds: 0, vain, stuck, failed: false, is_second_look: false, round }, out);
+    }
+
+    /// Asks once more on a link that is silent.
+    pub(super) fn look_again(&mut self, out: &mut Out<P>) {
+        if self.recovery.is_some() || self.tail.is_some() {
+            return;
+        }
+        self.looked_again = true;
+        self.recover(Why::Seam, out);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.is_second_look = true;
+        }
+    }
+
+    /// Something is known to be missing, or to wait.
+    pub(super) fn is_more_than_a_look(&mut self) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.is_second_look = false;
+        }
     }
 
     /// The engine restarted, once more. A publisher that always runs backwards is asked ever more slowly.
     pub(super) fn recover_restart(&mut self, out: &mut Out<P>) {
         let vain = self.restarts.min(MAX_VAIN);
         self.restarts = self.restarts.saturating_add(1);
+        self.is_more_than_a_look();
         match self.recovery.take() {
             None => self.recover_from(Why::Restarted, vain, out),
             Some(recovery) => {
@@ -231,6 +254,7 @@ impl<P> Machine<P> {
     /// Another life's messages: begin again.
     fn renew(&mut self, cause: Cause, out: &mut Out<P>) {
         self.begin(cause, out);
+        self.is_more_than_a_look();
         if let Some(recovery) = self.recovery.take() {
             self.recover_again(Recovery { occasion: Why::Restarted, stuck: None, ..recovery }, out);
         }
@@ -289,6 +313,9 @@ impl<P> Machine<P> {
             self.history.misplaced(before);
         }
         self.end_recovery(out);
+        if self.tail.is_none() && self.history.flaw().is_none() && !self.looked_again {
+            out.push_back(Command::Arm(Timer::SecondLook, 0));
+        }
         self.restarts = 0;
         if self.history.flaw().is_none() {
             self.rebuilds = 0;
@@ -316,6 +343,12 @@ impl<P> Machine<P> {
 
     /// Ends a recovery that leads nowhere: what waits is applied as it is, and the feed is incomplete.
     pub(super) fn give_up(&mut self, why: Why, out: &mut Out<P>) {
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.is_second_look && !recovery.round.holed)
+            && why == Why::ReplayFailed
+        {
+            // The first look was answered, and nobody has heard of anything since.
+            return self.end_recovery(out);
+        }
         if self.join != Join::Proven {
             self.history.doubt(why);
         }

@@ -37,6 +37,10 @@ const PUBLISH_IDLE: Duration = Duration::from_secs(1);
 const YIELD_MESSAGES: usize = 32;
 const YIELD_BYTES: usize = 1 << 20;
 
+/// How long after the replay of a link that is silent it is asked for again. A publisher takes note of a subscription within a
+/// millisecond, or when it publishes next; a busy machine may need longer.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+
 /// A complaint about the same feed is not logged more often.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
@@ -90,6 +94,7 @@ struct Clocks {
     grace: Option<Instant>,
     recovery: Option<Instant>,
     rebuild: Option<Instant>,
+    second_look: Option<Instant>,
     /// When which replay is to be asked for.
     ask: Option<(Instant, u64)>,
 }
@@ -360,6 +365,7 @@ impl<S: Source> Runner<S> {
                     Timer::Grace => timing.grace,
                     Timer::Recovery => Some(timing.recovery),
                     Timer::Rebuild => Some(backoff(timing.first_rebuild, timing.longest_rebuild, attempt)),
+                    Timer::SecondLook => Some(SECOND_LOOK),
                 };
                 *self.clocks.of(timer) = wait.map(|wait| Instant::now() + wait);
             }
@@ -431,7 +437,7 @@ impl<S: Source> Runner<S> {
         if let Some((_, from)) = self.clocks.ask.take_if(|(due, _)| *due <= now) {
             self.source.ask(from);
         }
-        for timer in [Timer::Grace, Timer::Recovery, Timer::Rebuild] {
+        for timer in [Timer::Grace, Timer::Recovery, Timer::Rebuild, Timer::SecondLook] {
             if self.clocks.of(timer).take_if(|due| *due <= now).is_some() {
                 self.input(Input::Fired(timer)).await?;
             }
@@ -499,12 +505,13 @@ impl Clocks {
             Timer::Grace => &mut self.grace,
             Timer::Recovery => &mut self.recovery,
             Timer::Rebuild => &mut self.rebuild,
+            Timer::SecondLook => &mut self.second_look,
         }
     }
 
     fn next(&self) -> Option<Instant> {
         let ask = self.ask.map(|(due, _)| due);
-        [self.grace, self.recovery, self.rebuild, ask].into_iter().flatten().min()
+        [self.grace, self.recovery, self.rebuild, self.second_look, ask].into_iter().flatten().min()
     }
 }
 

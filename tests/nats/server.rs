@@ -18,12 +18,13 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that runs, or could be started again.
 pub struct Server {
+    /// Before its folder: a server that still runs would write into what is cleared away.
+    child: Option<Child>,
     folder: TempDir,
     settings: String,
     port: u16,
     /// Where it listens now.
     speaks_at: u16,
-    child: Option<Child>,
 }
 
 impl Server {
@@ -39,7 +40,7 @@ impl Server {
 
     async fn at(port: u16, settings: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let mut server = Self { folder, settings: settings.to_owned(), port, speaks_at: port, child: None };
+        let mut server = Self { child: None, folder, settings: settings.to_owned(), port, speaks_at: port };
         server.start_again().await;
         server
     }

@@ -20,6 +20,10 @@
 //!   same message since the live feed's last break (a connection, a gap, a loss on our side), so that a restart
 //!   between the two is not spliced either. A publisher's number 0, live, is the beginning of a life and needs
 //!   neither.
+//! * **A second look.** A publisher may take note of a subscription only after it has answered the replay; what it publishes in
+//!   between is in neither. So a link on which nothing was heard when its replay had ended is asked for a replay once more, a
+//!   moment later. The feed stays live meanwhile, since nothing is known to be missing, and whatever may then be missing is
+//!   followed by a live message that shows it.
 //! * **Complete.** An end marker proves nothing: numbers must be contiguous, and nothing may have been lost since the
 //!   replay was asked for. A hole is asked for again from the
 //!   message before it; a hole that a second replay shows again is a number that was burned, or fell out of the
@@ -78,6 +82,8 @@ pub struct Machine<P> {
     join: Join,
     /// Our side has lost messages after the newest one: the gap that will show has been counted.
     loss_noted: bool,
+    /// The replay of this link was asked for once more.
+    looked_again: bool,
     /// Live messages in a row whose numbers were not believed.
     disbelieved: u32,
     recovery: Option<Recovery>,
@@ -123,6 +129,7 @@ impl<P> Machine<P> {
             tail: None,
             join: Join::Wanted { from: 0 },
             loss_noted: false,
+            looked_again: false,
             disbelieved: 0,
             recovery: None,
             rebuilds: 0,
@@ -206,7 +213,7 @@ impl<P> Machine<P> {
             Link::Gone => return (State::Gone, Why::GraceOver),
             Link::Up => {}
         }
-        if let Some(recovery) = &self.recovery {
+        if let Some(recovery) = self.recovery.as_ref().filter(|recovery| !recovery.is_second_look) {
             return (State::Replaying, recovery.occasion());
         }
         match (self.history.flaw(), self.history.last()) {
@@ -237,6 +244,7 @@ impl<P> Machine<P> {
         }
         self.break_off(out);
         out.push_back(Command::Disarm(Timer::Rebuild));
+        out.push_back(Command::Disarm(Timer::SecondLook));
         out.push_back(Command::Arm(Timer::Grace, 0));
         self.link = Link::Down;
     }
@@ -251,6 +259,7 @@ impl<P> Machine<P> {
         self.tail = None;
         self.join = Join::Wanted { from: 0 };
         self.loss_noted = false;
+        self.looked_again = false;
     }
 
     fn fired(&mut self, timer: Timer, out: &mut Out<P>) {
@@ -263,7 +272,8 @@ impl<P> Machine<P> {
             Timer::Rebuild if self.link == Link::Up && self.recovery.is_none() && self.history.repairable() => {
                 self.recover(Why::Rebuilding, out);
             }
-            Timer::Grace | Timer::Recovery | Timer::Rebuild => {}
+            Timer::SecondLook if self.link == Link::Up && !self.looked_again => self.look_again(out),
+            Timer::Grace | Timer::Recovery | Timer::Rebuild | Timer::SecondLook => {}
         }
     }
 
@@ -297,7 +307,7 @@ impl<P> Machine<P> {
             Place::Next if !self.replayable || sequence == 0 || self.join == Join::Proven => {
                 self.join = Join::Proven;
                 self.heard(sequence, digest);
-                self.history.reached(sequence);
+                self.history.reached();
                 self.apply(message, Why::Whole, out);
             }
             Place::Next => {
@@ -342,6 +352,7 @@ impl<P> Machine<P> {
                 }
                 self.heard(sequence, digest);
                 self.vouch(sequence);
+                self.history.reached();
             }
             Seen::Unknown if rises && self.may_lag(sequence) => {
                 self.counters.stale += 1;
@@ -402,6 +413,7 @@ impl<P> Machine<P> {
 
     /// Live messages before `sequence` are missing, and the engine may have restarted meanwhile.
     fn live_gap(&mut self, sequence: u64) {
+        self.is_more_than_a_look();
         self.counters.gaps += u64::from(!self.loss_noted);
         self.join = Join::Wanted { from: sequence };
     }
@@ -435,6 +447,7 @@ impl<P> Machine<P> {
     }
 
     fn wait(&mut self, message: Message<P>) {
+        self.is_more_than_a_look();
         self.heard(message.sequence, message.digest);
         self.counters.overflowed += self.buffer.push(message);
     }

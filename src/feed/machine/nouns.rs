@@ -87,6 +87,8 @@ pub enum Timer {
     Recovery,
     /// When to try again to rebuild a feed that is incomplete because its replay endpoint failed.
     Rebuild,
+    /// When to ask once more what was published while a subscription was on its way.
+    SecondLook,
 }
 
 /// What is to be done, in the order in which it comes out.

@@ -232,8 +232,8 @@ impl Feed {
         let cancel = CancellationToken::new();
         let (place, writer) = Place::take(&identity, copies, index, board, &cancel)?;
         let normalizer = Normalizer::new(writer, normalize);
-        let entry = Entry::new(place.rank, identity, endpoint, None, engine).with_orphans(normalizer.waiting());
-        let entry = Arc::new(entry);
+        let entry = Entry::new(place.rank, identity, endpoint, None, engine);
+        let entry = Arc::new(entry.queued(receiver.gauge()).with_orphans(normalizer.waiting()));
         let source = ZmqSource::new(receiver, None, cancel.clone());
         let finish = CancellationToken::new();
         let runner = Runner::new(source, normalizer, Arc::clone(&entry), dialect, timing, limits);

@@ -27,6 +27,7 @@ pub mod http;
 mod keeper;
 pub mod machine;
 pub mod nats;
+mod options;
 pub mod recording;
 pub mod runner;
 pub mod source;
@@ -36,5 +37,6 @@ mod tally;
 pub mod zmq;
 
 pub use keeper::Snapshots;
-pub(crate) use spawn::Place;
-pub use spawn::{Feed, Options, PolledOptions, SpawnError};
+pub use options::{Following, Options, PolledOptions};
+pub(crate) use spawn::Registration;
+pub use spawn::{Feed, SpawnError};

@@ -20,7 +20,7 @@ use super::options::RelayOptions;
 use super::owner::Owner;
 use super::subject::{Address, Topic};
 use super::{message, stream};
-use crate::feed::Place;
+use crate::feed::Registration;
 use crate::feed::status::{Board, Entry, RELAYED};
 use crate::index::{Copies, Index};
 use crate::proto::v1;
@@ -312,16 +312,17 @@ impl Fleet {
             rank: named.rank,
         };
         let cancel = self.stop.child_token();
-        let Ok((place, writer)) = Place::take(&identity, Copies::Set, &self.index, &self.board, &cancel) else {
+        let taken = Registration::take(&identity, Copies::Set, &self.index, &self.board, &cancel);
+        let Ok((registration, writer)) = taken else {
             tracing::error!(feed = %identity, "The index takes no more ranks.");
             return;
         };
         let endpoint = format!("{} {}", self.means.options.connection.endpoint, Topic::Events.of(&address));
-        let entry = Arc::new(Entry::new(place.rank(), identity, endpoint, None, RELAYED));
+        let entry = Arc::new(Entry::new(registration.rank(), identity, endpoint, None, RELAYED));
         self.board.insert(Arc::clone(&entry));
         let mirror = Mirror::new(writer);
         let (follower, handle) =
-            Follower::new(self.means.clone(), address.clone(), &announcement, first, entry, place, mirror);
+            Follower::new(self.means.clone(), address.clone(), &announcement, first, entry, registration, mirror);
         if first == First::Heard {
             handle.tell(Told::Announcement(Box::new(announcement)));
         }

@@ -15,7 +15,7 @@ use super::RelayOptions;
 use super::message::{self, Batch, Unusable};
 use super::stream;
 use super::subject::Address;
-use crate::feed::Place;
+use crate::feed::Registration;
 use crate::feed::status::{Entry, State};
 use crate::proto::v1;
 use crate::replica::{Fault, Message, Mirror, Progress};
@@ -58,7 +58,7 @@ pub(super) struct Follower {
     context: jetstream::Context,
     address: Address,
     entry: Arc<Entry>,
-    _place: Place,
+    _registration: Registration,
     mirror: Mirror,
     told: mpsc::Receiver<Told>,
     overflowed: Arc<AtomicBool>,
@@ -118,7 +118,7 @@ impl Follower {
         announcement: &v1::Announcement,
         first: First,
         entry: Arc<Entry>,
-        place: Place,
+        registration: Registration,
         mirror: Mirror,
     ) -> (Self, Handle) {
         let (sender, told) = mpsc::channel(means.options.queue);
@@ -132,7 +132,7 @@ impl Follower {
             context: stream::reading(&means.client),
             address,
             entry,
-            _place: place,
+            _registration: registration,
             mirror,
             told,
             overflowed: Arc::clone(&overflowed),

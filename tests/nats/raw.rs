@@ -45,7 +45,7 @@ async fn send(client: &async_nats::Client, subject: &str, headers: HeaderMap, pa
 
 async fn tap(server: &Server, subject: &str) -> Tap {
     let mut raw = options(server, Dialect::Vllm, subject);
-    raw.engine = "vllm";
+    raw.following.engine = "vllm";
     let tap = Tap::start(raw);
     tap.until("plane", 0, "subscribed", |status| status.connected).await;
     tap

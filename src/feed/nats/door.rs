@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::feed::spawn::Place;
+use crate::feed::Registration;
 use crate::feed::status::{Board, Entry, State};
 use crate::index::{Index, IndexError};
 
@@ -13,7 +13,7 @@ use super::plane::PlaneOptions;
 #[derive(Debug)]
 pub(super) struct Door {
     entry: Arc<Entry>,
-    _place: Place,
+    _registration: Registration,
 }
 
 // === impl Door ===
@@ -21,10 +21,11 @@ pub(super) struct Door {
 impl Door {
     pub(super) fn open(options: &PlaneOptions, index: &Arc<Index>, board: &Arc<Board>) -> Result<Self, IndexError> {
         let identity = options.identity.clone();
-        let place = Place::take_empty(&identity, options.copies, index, board)?;
-        let entry = Arc::new(Entry::new(place.rank(), identity, options.address(), None, options.engine));
+        let following = &options.following;
+        let registration = Registration::take_empty(&identity, following.copies, index, board)?;
+        let entry = Arc::new(Entry::new(registration.rank(), identity, options.address(), None, following.engine));
         board.insert(Arc::clone(&entry));
-        Ok(Self { entry, _place: place })
+        Ok(Self { entry, _registration: registration })
     }
 
     pub(super) fn connected(&self, workers: usize) {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::{Ledger, Name, Numbered, Word};
 use super::plane::PlaneOptions;
-use crate::feed::spawn::{Feed, QueuedOptions};
+use crate::feed::Feed;
 use crate::feed::status::Board;
 use crate::feed::zmq::{Fault, QueueSender, queue};
 use crate::index::{Index, IndexError};
@@ -108,17 +108,8 @@ impl Lanes {
     fn spawn(&mut self, key: Key, passing: bool) -> Result<LaneId, IndexError> {
         let options = &self.options;
         let (sender, receiver) = queue(options.queue, CancellationToken::new().drop_guard());
-        let queued = QueuedOptions {
-            identity: identity(options, &key),
-            engine: options.engine,
-            endpoint: options.address(),
-            dialect: options.dialect,
-            copies: options.copies,
-            normalize: options.normalize.clone(),
-            timing: options.timing,
-            limits: options.limits,
-        };
-        let feed = Feed::spawn_queued(queued, receiver, &self.index, &self.board)?;
+        let (identity, following) = (identity(options, &key), options.following.clone());
+        let feed = Feed::spawn_queued(identity, options.address(), following, receiver, &self.index, &self.board)?;
         if self.up {
             sender.connected();
         }

@@ -17,12 +17,10 @@ use super::lanes::{Count, Key, LaneId, Lanes};
 use super::ledger::Numbered;
 use super::link::{Item, Link};
 use super::{ConnectionOptions, Pattern};
-use crate::feed::machine::Limits;
-use crate::feed::runner::Timing;
+use crate::feed::Following;
 use crate::feed::status::Board;
 use crate::feed::zmq::QueueLimits;
-use crate::index::{Copies, Index, IndexError};
-use crate::normalize;
+use crate::index::{Index, IndexError};
 use crate::wire::{Dialect, dynamo};
 use crate::worker::Identity;
 
@@ -40,10 +38,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub struct PlaneOptions {
     /// What the worker is called: the one that speaks, or what stands before the names of those that appear.
     pub identity: Identity,
-    /// The engine, by its configured word.
-    pub engine: &'static str,
-    /// What the payloads look like.
-    pub dialect: Dialect,
     /// How the servers are reached.
     pub connection: ConnectionOptions,
     /// What is subscribed to, or which messages of the stream are taken.
@@ -56,14 +50,8 @@ pub struct PlaneOptions {
     pub max_ranks: usize,
     /// How long a rank that appeared by itself may be silent before it is withdrawn; `None`: for ever.
     pub silence: Option<Duration>,
-    /// Whether copies of a block are counted.
-    pub copies: Copies,
-    /// How events are read.
-    pub normalize: normalize::Options,
-    /// How long feeds wait for what.
-    pub timing: Timing,
-    /// What may wait during a recovery.
-    pub limits: Limits,
+    /// How its messages are followed.
+    pub following: Following,
     /// What may wait for each rank.
     pub queue: QueueLimits,
 }
@@ -87,7 +75,7 @@ struct Task {
 impl PlaneOptions {
     /// Whether the wire says which workers there are.
     pub fn discovers(&self) -> bool {
-        self.dialect == Dialect::Dynamo || self.pattern.names_workers()
+        self.following.dialect == Dialect::Dynamo || self.pattern.names_workers()
     }
 
     /// Where this listens, for people.
@@ -192,7 +180,7 @@ impl Task {
                 self.at_door(|door| door.heard(message.payload.len()));
                 let stored = stored.map(|(stream, number)| Count::Named(Numbered::ByStream, stream, number));
                 let workers = self.lanes.len();
-                match self.options.dialect {
+                match self.options.following.dialect {
                     Dialect::Dynamo => self.routed(&message, stored),
                     _ => self.raw(&message, stored),
                 }

@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::keeper::{Keeper, Start};
+use super::link::LinkEvent;
 use super::machine::{Command, Digest, Input, Limits, Machine, Message, Timer};
 use super::source::{Event, Source};
 use super::status::{Entry, State};
 use super::tally::Tally;
-use super::zmq::LinkEvent;
 use crate::index::IndexError;
 use crate::normalize::Normalizer;
 use crate::wire::frames::{self, ReplayFrame};

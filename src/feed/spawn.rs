@@ -9,11 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::http::poll;
 use super::keeper::{Keeper, Snapshots};
+use super::link::{EndpointError, Mode, QueueReceiver};
 use super::options::{Following, Options, PolledOptions};
 use super::runner::{Ended, Runner};
-use super::source::ZmqSource;
+use super::source::LinkSource;
 use super::status::{Board, Entry};
-use super::zmq::{EndpointError, QueueReceiver, ReplayOptions, subscribe};
+use super::zmq::{ReplayOptions, subscribe};
 use crate::index::{Copies, Index, IndexError, RankWriter};
 use crate::normalize::Normalizer;
 use crate::worker::{Identity, RankId};
@@ -44,7 +45,7 @@ pub(crate) struct Registration {
 struct Assembled {
     registration: Registration,
     entry: Arc<Entry>,
-    source: ZmqSource,
+    source: LinkSource,
     normalizer: Normalizer,
     following: Following,
 }
@@ -73,7 +74,7 @@ impl Feed {
     pub fn spawn(options: Options, index: &Arc<Index>, board: &Arc<Board>) -> Result<Self, SpawnError> {
         options.link.check()?;
         if let Some(replay) = &options.replay {
-            replay.endpoint.check(super::zmq::Mode::Connect)?;
+            replay.endpoint.check(Mode::Connect)?;
         }
         let Options { identity, link, replay, following, snapshots } = options;
         let registered = Registration::take(&identity, following.copies, index, board, &CancellationToken::new())?;
@@ -191,7 +192,7 @@ impl Assembled {
         let asked = replay.as_ref().map(|replay| replay.endpoint.to_string());
         let entry = Entry::new(registration.rank, identity, endpoint, asked, following.engine);
         let entry = Arc::new(entry.queued(receiver.gauge()).with_orphans(normalizer.waiting()));
-        let source = ZmqSource::new(receiver, replay, registration.cancel.clone());
+        let source = LinkSource::new(receiver, replay, registration.cancel.clone());
         Self { registration, entry, source, normalizer, following }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use dashmap::DashMap;
 
-use super::zmq::{QueueGauge, Waiting};
+use super::link::{QueueGauge, Waiting};
 use crate::normalize::WaitingRoom;
 use crate::worker::{Identity, RankId};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use kvtap::feed::runner::Runner;
-use kvtap::feed::source::{Event, Source, ZmqSource};
+use kvtap::feed::source::{Event, LinkSource, Source};
 use kvtap::feed::status::{Entry, State};
 use kvtap::feed::zmq::subscribe;
 use kvtap::index::{self, Index};
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A source that gives no more events than it has permits for.
 struct Narrow {
-    source: ZmqSource,
+    source: LinkSource,
     permits: Arc<Semaphore>,
     entry: Arc<Entry>,
     /// Messages were lost before the last event was given.
@@ -144,7 +144,7 @@ async fn ten_times_what_a_feed_can_take_is_shed_as_gaps_that_it_declares_and_nev
         let entry = Arc::new(entry.queued(receiver.gauge()).with_orphans(normalizer.waiting()));
         let (permits, stale) = (Arc::new(Semaphore::new(Semaphore::MAX_PERMITS / 2)), Arc::new(AtomicUsize::new(0)));
         let source = Narrow {
-            source: ZmqSource::new(receiver, options.replay, cancel.clone()),
+            source: LinkSource::new(receiver, options.replay, cancel.clone()),
             permits: Arc::clone(&permits),
             entry: Arc::clone(&entry),
             had_lost: false,

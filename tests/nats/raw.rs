@@ -2,9 +2,9 @@
 
 use async_nats::HeaderMap;
 use kvtap::admin::report::Fleet;
+use kvtap::feed::link::QueueLimits;
 use kvtap::feed::nats::{PUBLISHER_HEADER, SEQUENCE_HEADER};
 use kvtap::feed::status::State;
-use kvtap::feed::zmq::QueueLimits;
 use kvtap::wire::Dialect;
 use serde_json::json;
 

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::ledger::{Ledger, Name, Numbered, Word};
 use super::plane::PlaneOptions;
 use crate::feed::Feed;
+use crate::feed::link::{Fault, QueueSender, queue};
 use crate::feed::status::Board;
-use crate::feed::zmq::{Fault, QueueSender, queue};
 use crate::index::{Index, IndexError};
 use crate::worker::Identity;
 
@@ -183,7 +183,7 @@ impl Lanes {
             }
             Count::Bare(sequence) => {
                 for lane in lanes.iter().filter_map(|id| Some((self.lanes.get(id)?, *id))) {
-                    lane.0.queue.message(frames(sequence, payload(lane.1)));
+                    lane.0.queue.numbered(sequence, payload(lane.1));
                 }
             }
             Count::None => {
@@ -197,7 +197,7 @@ impl Lanes {
                         }
                     };
                     lane.unnumbered = Some(number);
-                    lane.queue.message(frames(number, payload(*id)));
+                    lane.queue.numbered(number, payload(*id));
                 }
             }
         }
@@ -211,7 +211,7 @@ impl Lanes {
                 Word::OtherLife => lane.queue.other_life(),
                 Word::SameLife => lane.queue.same_life(),
                 Word::Missed => lane.queue.missed(),
-                Word::Message(number) => lane.queue.message(frames(number, payload(id))),
+                Word::Message(number) => lane.queue.numbered(number, payload(id)),
             }
         }
     }
@@ -249,11 +249,6 @@ impl Lanes {
             lane.feed.stop().await;
         }
     }
-}
-
-/// A message as a socket would have brought it.
-fn frames(sequence: u64, payload: Bytes) -> Vec<Bytes> {
-    vec![Bytes::new(), Bytes::copy_from_slice(&sequence.to_be_bytes()), payload]
 }
 
 fn identity(options: &PlaneOptions, key: &Key) -> Identity {

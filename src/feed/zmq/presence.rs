@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Fault;
-use super::queue::QueueSender;
+use crate::feed::link::QueueSender;
 
 /// The publishers of one link, and the queue they feed.
 #[derive(Clone, Debug)]
@@ -146,9 +146,8 @@ impl Publisher {
 mod tests {
     use tokio_util::sync::CancellationToken;
 
-    use super::super::queue::{QueueReceiver, queue};
-    use super::super::{LinkEvent, QueueLimits};
     use super::*;
+    use crate::feed::link::{LinkEvent, QueueLimits, QueueReceiver, queue};
 
     fn presence() -> (Presence, QueueReceiver) {
         let (sender, receiver) = queue(QueueLimits::default(), CancellationToken::new().drop_guard());

@@ -7,13 +7,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Backoff;
 use super::connection::{Connection, after};
 use super::presence::{Presence, Progress};
-use super::queue::{QueueSender, queue};
 use super::stream::Stream;
-use super::zmtp::SocketType;
 use super::{Endpoint, EndpointError, Fault, Heartbeat, Limits, Mode, QueueLimits, QueueReceiver, bound, trusted};
+use crate::feed::link::{Backoff, QueueSender, queue};
+use crate::feed::zmtp::SocketType;
 
 /// Which implementation reads the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::zmtp::Violation;
+use crate::feed::zmtp::Violation;
 
 /// Why a connection ended, or never came to be.
 #[derive(Debug, thiserror::Error)]

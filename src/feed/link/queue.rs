@@ -156,6 +156,11 @@ impl QueueSender {
         });
     }
 
+    /// A message that its transport numbers itself came, where no socket divides it into frames.
+    pub(in crate::feed) fn numbered(&self, sequence: u64, payload: Bytes) {
+        self.message(vec![Bytes::new(), Bytes::copy_from_slice(&sequence.to_be_bytes()), payload]);
+    }
+
     /// A publisher is there.
     pub(in crate::feed) fn connected(&self) {
         self.mark(LinkEvent::Connected);
@@ -192,7 +197,7 @@ impl QueueSender {
     }
 
     /// The link is bound.
-    pub(super) fn listening(&self, endpoint: Endpoint) {
+    pub(in crate::feed) fn listening(&self, endpoint: Endpoint) {
         self.0.change(|state| state.listening = Some(endpoint));
     }
 

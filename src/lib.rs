@@ -22,12 +22,14 @@
 //! index      who holds what, and the reference model of that
 //! wire       pure decoders: bytes -> engine events
 //! hash block worker   the vocabulary
+//! backoff    how long to wait before the next attempt
 //! proto      the public protocol, generated
 //! ```
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)]
 
 pub mod admin;
+pub mod backoff;
 pub mod block;
 pub mod cli;
 pub mod client;

@@ -20,6 +20,7 @@ use super::machine::{Command, Digest, Input, Limits, Machine, Message, Timer};
 use super::source::{Event, Source};
 use super::status::{Entry, State};
 use super::tally::Tally;
+use crate::backoff::Backoff;
 use crate::index::IndexError;
 use crate::normalize::Normalizer;
 use crate::wire::frames::{self, ReplayFrame};
@@ -342,7 +343,7 @@ impl<S: Source> Runner<S> {
                 match attempt {
                     0 => self.source.ask(from),
                     n => {
-                        let wait = backoff(self.timing.first_retry, self.timing.longest_retry, n - 1);
+                        let wait = Backoff::new(self.timing.first_retry, self.timing.longest_retry).after(n - 1);
                         self.clocks.ask = Some((Instant::now() + wait, from));
                     }
                 }
@@ -356,7 +357,7 @@ impl<S: Source> Runner<S> {
                 let wait = match timer {
                     Timer::Grace => timing.grace,
                     Timer::Recovery => Some(timing.recovery),
-                    Timer::Rebuild => Some(backoff(timing.first_rebuild, timing.longest_rebuild, attempt)),
+                    Timer::Rebuild => Some(Backoff::new(timing.first_rebuild, timing.longest_rebuild).after(attempt)),
                 };
                 *self.clocks.of(timer) = wait.map(|wait| Instant::now() + wait);
             }
@@ -515,12 +516,6 @@ async fn until(due: Option<Instant>) {
 
 fn message(sequence: u64, payload: &Bytes) -> Message<Bytes> {
     Message { sequence, digest: Digest::of(payload), size: payload.len(), payload: payload.clone() }
-}
-
-/// Doubles from `first` to `longest`; of that a random half to all, so that many feeds do not ask in step.
-fn backoff(first: Duration, longest: Duration, attempt: u32) -> Duration {
-    let wait = first.saturating_mul(1 << attempt.min(16)).min(longest);
-    wait.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 #[cfg(test)]

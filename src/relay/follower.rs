@@ -15,6 +15,7 @@ use super::RelayOptions;
 use super::message::{self, Batch, Unusable};
 use super::stream;
 use super::subject::Address;
+use crate::backoff::Backoff;
 use crate::feed::Registration;
 use crate::feed::status::{Entry, State};
 use crate::proto::v1;
@@ -79,7 +80,7 @@ pub(super) struct Follower {
     batch: Option<u64>,
     applied: SystemTime,
     next_try: Instant,
-    tries: u32,
+    retry: Backoff,
     /// What is held began with a snapshot that the owner had put away.
     from_kept: bool,
     over: bool,
@@ -147,7 +148,7 @@ impl Follower {
             batch: None,
             applied: SystemTime::now(),
             next_try: now + means.options.jitter.mul_f64(fastrand::f64()),
-            tries: 0,
+            retry: catch_up::RETRY,
             from_kept: false,
             over: false,
             means,
@@ -279,7 +280,7 @@ impl Follower {
             self.demote();
             self.mirror.forget();
             self.next_try = Instant::now();
-            self.tries = 0;
+            self.retry.reset();
         } else if announcement.owner != self.owner {
             self.contest(announcement.owner);
             return;

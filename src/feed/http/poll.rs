@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::HttpEndpoint;
 use super::client::{Client, PollError};
 use super::events::{self, Event};
-use crate::feed::link::{Backoff, Fault, QueueLimits, QueueReceiver, QueueSender, queue};
+use crate::backoff::Backoff;
+use crate::feed::link::{Fault, QueueLimits, QueueReceiver, QueueSender, queue};
 use crate::wire::MAX_PAYLOAD;
 
 /// How an endpoint is polled.

@@ -12,14 +12,12 @@
 //! - Messages, losses, connections and disconnections stay in their order. What does not fit is dropped, and the loss is
 //!   reported in its place.
 //! - A [`LinkEvent`] says only what a transport knows. What follows from it is the state machine's.
-//! - [`Fault`] says why a connection ended, or never came to be; an attempt follows each after a [`Backoff`].
+//! - [`Fault`] says why a connection ended, or never came to be; an attempt follows each after a [`Backoff`](crate::backoff::Backoff).
 
-mod backoff;
 mod endpoint;
 mod fault;
 mod queue;
 
-pub use backoff::Backoff;
 pub use endpoint::{Endpoint, EndpointError, Host, Mode};
 pub use fault::Fault;
 pub use queue::{LinkEvent, QueueGauge, QueueLimits, QueueReceiver, Waiting};

@@ -16,7 +16,7 @@ use super::presence::{Presence, Progress, Stage};
 use super::stream::{Listener, Stream};
 use super::sub::serve;
 use super::{Fault, SubOptions};
-use crate::feed::link::Backoff;
+use crate::backoff::Backoff;
 
 /// The pause after a failed accept: the process is out of descriptors, and trying at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

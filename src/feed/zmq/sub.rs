@@ -11,7 +11,8 @@ use super::connection::{Connection, after};
 use super::presence::{Presence, Progress};
 use super::stream::Stream;
 use super::{Endpoint, EndpointError, Fault, Heartbeat, Limits, Mode, QueueLimits, QueueReceiver, bound, trusted};
-use crate::feed::link::{Backoff, QueueSender, queue};
+use crate::backoff::Backoff;
+use crate::feed::link::{QueueSender, queue};
 use crate::feed::zmtp::SocketType;
 
 /// Which implementation reads the socket.

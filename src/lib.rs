@@ -8,7 +8,7 @@
 //! client     the way to one server, or to many
 //! discovery  engines found in Kubernetes
 //! config     the file, environment overrides, validation
-//! serve      gRPC: conversion to and from the proto happens here only
+//! serve      gRPC: requests are checked here, and answers written
 //! admin      /live /ready /metrics /status
 //! net        connections from outside: how many, and how long each may dawdle
 //! telemetry  log lines, the last happenings, traces

@@ -8,6 +8,7 @@ use dashmap::DashMap;
 
 use super::link::{QueueGauge, Waiting};
 use crate::normalize::WaitingRoom;
+use crate::proto::v1;
 use crate::worker::{Identity, RankId};
 
 /// How far a feed's picture of its engine can be trusted.
@@ -117,6 +118,20 @@ impl State {
             Self::Incomplete => "incomplete",
             Self::Degraded => "degraded",
             Self::Gone => "gone",
+        }
+    }
+}
+
+impl From<State> for v1::FeedState {
+    /// The state, as the protocol numbers it.
+    fn from(state: State) -> Self {
+        match state {
+            State::Connecting => Self::Connecting,
+            State::Replaying => Self::Replaying,
+            State::Live => Self::Live,
+            State::Incomplete => Self::Incomplete,
+            State::Degraded => Self::Degraded,
+            State::Gone => Self::Gone,
         }
     }
 }

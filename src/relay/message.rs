@@ -199,17 +199,6 @@ fn decode<M: prost::Message + Default>(bytes: &[u8]) -> Result<M, Unusable> {
     M::decode(bytes).map_err(|_| Unusable::Malformed)
 }
 
-pub(super) const fn proto_state(state: State) -> v1::FeedState {
-    match state {
-        State::Connecting => v1::FeedState::Connecting,
-        State::Replaying => v1::FeedState::Replaying,
-        State::Live => v1::FeedState::Live,
-        State::Incomplete => v1::FeedState::Incomplete,
-        State::Degraded => v1::FeedState::Degraded,
-        State::Gone => v1::FeedState::Gone,
-    }
-}
-
 /// What an owner says of a rank. A word that is newer than this program is no reason to trust it.
 pub(super) fn state(announcement: &v1::Announcement) -> State {
     match v1::FeedState::try_from(announcement.state) {

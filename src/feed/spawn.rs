@@ -13,7 +13,7 @@ use super::link::{EndpointError, Mode, QueueReceiver};
 use super::options::{Following, Options, PolledOptions};
 use super::runner::{Ended, Runner};
 use super::source::LinkSource;
-use super::status::{Board, Entry};
+use super::status::{Board, Entry, Origin};
 use super::zmq::{ReplayOptions, subscribe};
 use crate::index::{Copies, Index, IndexError, RankWriter};
 use crate::normalize::Normalizer;
@@ -81,7 +81,7 @@ impl Feed {
         let endpoint = link.endpoint.to_string();
         let (receiver, link) = subscribe(link, &registered.0.cancel)?;
         let snapshots = snapshots.map(|snapshots| (snapshots, Arc::clone(index)));
-        let assembled = Assembled::new(registered, identity, endpoint, receiver, replay, following);
+        let assembled = Assembled::new(registered, identity, endpoint, Origin::Engine, receiver, replay, following);
         Ok(assembled.start(Some(link), snapshots))
     }
 
@@ -107,12 +107,12 @@ impl Feed {
         let ranks = identities.into_iter().zip(registered).zip(receivers);
         let feeds = ranks.map(|((identity, registered), receiver)| {
             let (endpoint, following) = (endpoint.clone(), following.clone());
-            Assembled::new(registered, identity, endpoint, receiver, None, following).start(None, None)
+            Assembled::new(registered, identity, endpoint, Origin::Engine, receiver, None, following).start(None, None)
         });
         Ok(feeds.collect())
     }
 
-    /// A feed that follows what `receiver` brings. It takes no snapshots: what proves one, others have.
+    /// A feed that follows what `receiver` brings from a subscription. It takes no snapshots: what proves one, others have.
     ///
     /// # Errors
     /// [`IndexError`]; nothing was registered then.
@@ -125,7 +125,8 @@ impl Feed {
         board: &Arc<Board>,
     ) -> Result<Self, IndexError> {
         let registered = Registration::take(&identity, following.copies, index, board, &CancellationToken::new())?;
-        Ok(Assembled::new(registered, identity, endpoint, receiver, None, following).start(None, None))
+        let origin = Origin::Subscription;
+        Ok(Assembled::new(registered, identity, endpoint, origin, receiver, None, following).start(None, None))
     }
 
     /// The rank's slot in the index.
@@ -184,6 +185,7 @@ impl Assembled {
         (registration, writer): (Registration, RankWriter),
         identity: Identity,
         endpoint: String,
+        origin: Origin,
         receiver: QueueReceiver,
         replay: Option<ReplayOptions>,
         following: Following,
@@ -191,7 +193,7 @@ impl Assembled {
         let normalizer = Normalizer::new(writer, following.normalize.clone());
         let asked = replay.as_ref().map(|replay| replay.endpoint.to_string());
         let entry = Entry::new(registration.rank, identity, endpoint, asked, following.engine);
-        let entry = Arc::new(entry.queued(receiver.gauge()).with_orphans(normalizer.waiting()));
+        let entry = Arc::new(entry.with_origin(origin).queued(receiver.gauge()).with_orphans(normalizer.waiting()));
         let source = LinkSource::new(receiver, replay, registration.cancel.clone());
         Self { registration, entry, source, normalizer, following }
     }

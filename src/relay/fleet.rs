@@ -21,7 +21,7 @@ use super::owner::Owner;
 use super::subject::{Address, Topic};
 use super::{message, stream};
 use crate::feed::Registration;
-use crate::feed::status::{Board, Entry, RELAYED};
+use crate::feed::status::{Board, Entry, Origin, RELAYED};
 use crate::index::{Copies, Index};
 use crate::proto::v1;
 use crate::replica::Mirror;
@@ -318,7 +318,8 @@ impl Fleet {
             return;
         };
         let endpoint = format!("{} {}", self.means.options.connection.endpoint, Topic::Events.of(&address));
-        let entry = Arc::new(Entry::new(registration.rank(), identity, endpoint, None, RELAYED));
+        let entry = Entry::new(registration.rank(), identity, endpoint, None, RELAYED).with_origin(Origin::Relay);
+        let entry = Arc::new(entry);
         self.board.insert(Arc::clone(&entry));
         let mirror = Mirror::new(writer);
         let (follower, handle) =

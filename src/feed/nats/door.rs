@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::feed::Registration;
-use crate::feed::status::{Board, Entry, State};
+use crate::feed::status::{Board, Entry, Origin, State};
 use crate::index::{Index, IndexError};
 
 use super::plane::PlaneOptions;
@@ -23,7 +23,8 @@ impl Door {
         let identity = options.identity.clone();
         let following = &options.following;
         let registration = Registration::take_empty(&identity, following.copies, index, board)?;
-        let entry = Arc::new(Entry::new(registration.rank(), identity, options.address(), None, following.engine));
+        let entry = Entry::new(registration.rank(), identity, options.address(), None, following.engine);
+        let entry = Arc::new(entry.with_origin(Origin::Subscription));
         board.insert(Arc::clone(&entry));
         Ok(Self { entry, _registration: registration })
     }

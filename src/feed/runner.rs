@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::drops::Dropped;
 use super::keeper::{Keeper, Start};
 use super::link::LinkEvent;
 use super::machine::{Command, Digest, Input, Limits, Machine, Message, Timer};
@@ -265,7 +266,7 @@ impl<S: Source> Runner<S> {
                 return self.input(Input::Disconnected).await;
             }
             LinkEvent::Overflowed { messages } => {
-                self.tally.drop("queue_overflow", messages);
+                self.tally.drop(Dropped::QueueOverflow, messages);
                 return self.input(Input::Lost).await;
             }
             LinkEvent::Missed => return self.input(Input::Lost).await,
@@ -283,7 +284,7 @@ impl<S: Source> Runner<S> {
                         let message = message(live.sequence, live.payload);
                         return self.input(Input::Live(message)).await;
                     }
-                    Err(error) => self.complain(error.reason(), 1),
+                    Err(error) => self.complain(error.into(), 1),
                 }
             }
         }
@@ -300,7 +301,7 @@ impl<S: Source> Runner<S> {
                 self.input(Input::ReplayEnded).await
             }
             Err(error) => {
-                self.complain(error.reason(), 1);
+                self.complain(error.into(), 1);
                 Ok(())
             }
         }
@@ -377,19 +378,19 @@ impl<S: Source> Runner<S> {
         self.busy.1 += payload.len();
         let mut spoiled = false;
         if let Err(error) = wire::decode(self.dialect, payload, &mut self.batch) {
-            self.complain(error.reason(), 1);
+            self.complain(error.into(), 1);
             spoiled = true;
         }
         for error in EventError::ALL {
             let count = self.batch.rejected.get(error.index()).copied().unwrap_or(0);
             if count > 0 {
-                self.complain(error.reason(), u64::from(count));
+                self.complain(error.into(), u64::from(count));
                 // An event of a kind that is not ours says nothing of blocks, as far as anyone knows.
                 spoiled |= error != EventError::UnknownTag;
             }
         }
         if self.batch.rank.is_some_and(|rank| rank != self.entry.identity.rank) {
-            self.tally.drop("rank_conflict", 1);
+            self.tally.drop(Dropped::RankConflict, 1);
         }
         if spoiled {
             self.machine.handle(Input::Spoiled(stamp), &mut self.commands);
@@ -470,10 +471,11 @@ impl<S: Source> Runner<S> {
     }
 
     /// Counts messages or events that could not be read, and says so, but not each time.
-    fn complain(&mut self, reason: &'static str, count: u64) {
+    fn complain(&mut self, reason: Dropped, count: u64) {
         self.tally.drop(reason, count);
         if self.complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
             self.complained = Some(Instant::now());
+            let reason = reason.word();
             tracing::warn!(feed = %self.entry.identity, reason, "The engine sends what cannot be read.");
         }
     }

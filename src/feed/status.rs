@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use dashmap::DashMap;
 
+use super::drops::Dropped;
 use super::link::{QueueGauge, Waiting};
 use crate::normalize::WaitingRoom;
 use crate::proto::v1;
@@ -67,7 +68,7 @@ pub struct Status {
     /// New epochs and withdrawals by cause: `sequence_lower`, `digest_differs`, `replay_empty`, `unproven`, `rebuilt`,
     /// `grace_expired`, `publisher_changed` ([`Cause`](super::machine::Cause)).
     pub resets: BTreeMap<&'static str, u64>,
-    /// Messages, events and blocks that were dropped, by reason.
+    /// Messages, events and blocks that were dropped, by the word of [`Dropped`].
     pub dropped: BTreeMap<&'static str, u64>,
     /// Blocks parked because their parent is unknown.
     pub orphans: u64,
@@ -175,6 +176,15 @@ impl Default for Status {
             orphans: 0,
             snapshots: BTreeMap::new(),
             snapshots_refused: BTreeMap::new(),
+        }
+    }
+}
+
+impl Status {
+    /// Counts what was dropped.
+    pub(crate) fn count_dropped(&mut self, reason: Dropped, count: u64) {
+        if count > 0 {
+            *self.dropped.entry(reason.word()).or_default() += count;
         }
     }
 }

@@ -21,6 +21,7 @@ use super::owner::Owner;
 use super::subject::{Address, Topic};
 use super::{message, stream};
 use crate::feed::Registration;
+use crate::feed::drops::Dropped;
 use crate::feed::status::{Board, Entry, Origin, RELAYED};
 use crate::index::{Copies, Index};
 use crate::proto::v1;
@@ -267,7 +268,7 @@ impl Fleet {
         }
         if let Some(own) = self.own.get(&address) {
             if !announcement.leaves && !announcement.gone {
-                *own.status().dropped.entry("rival_owner").or_default() += 1;
+                own.status().count_dropped(Dropped::RivalOwner, 1);
             }
             return;
         }

@@ -17,6 +17,7 @@ use super::stream;
 use super::subject::Address;
 use crate::backoff::Backoff;
 use crate::feed::Registration;
+use crate::feed::drops::Dropped;
 use crate::feed::status::{Entry, State};
 use crate::proto::v1;
 use crate::replica::{Fault, Message, Mirror, Progress};
@@ -224,7 +225,7 @@ impl Follower {
 
     async fn take(&mut self, told: Told) {
         if self.overflowed.swap(false, Ordering::AcqRel) {
-            self.drop("queue_overflow");
+            self.drop(Dropped::QueueOverflow);
             self.said = None;
         }
         match told {
@@ -302,7 +303,7 @@ impl Follower {
     }
 
     fn contest(&mut self, rival: String) {
-        self.drop("rival_owner");
+        self.drop(Dropped::RivalOwner);
         if self.rival.is_none() {
             let (feed, newer) = (&self.entry.identity, &self.owner);
             tracing::error!(%feed, newer, rival, "Two owners claim one rank: the newer registration is followed.");
@@ -372,11 +373,11 @@ impl Follower {
     }
 
     fn unusable(&self, unusable: Unusable) {
-        self.drop(unusable.reason());
+        self.drop(unusable.dropped());
     }
 
-    fn drop(&self, reason: &'static str) {
-        *self.entry.status().dropped.entry(reason).or_default() += 1;
+    fn drop(&self, reason: Dropped) {
+        self.entry.status().count_dropped(reason, 1);
     }
 
     /// How far the mirror can be trusted, in a word and a sentence.

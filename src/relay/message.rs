@@ -9,6 +9,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::subject::Address;
+use crate::feed::drops::Dropped;
 use crate::feed::status::State;
 use crate::proto::v1;
 use crate::replica;
@@ -58,12 +59,12 @@ pub struct Unpacker(zstd::bulk::Decompressor<'static>);
 // === impl Unusable ===
 
 impl Unusable {
-    /// The word of the counter.
-    pub const fn reason(self) -> &'static str {
+    /// What it is counted as.
+    pub const fn dropped(self) -> Dropped {
         match self {
-            Self::TooLarge => "too_large",
-            Self::Malformed => "not_a_batch",
-            Self::ForeignKey => "foreign_key",
+            Self::TooLarge => Dropped::TooLarge,
+            Self::Malformed => Dropped::NotABatch,
+            Self::ForeignKey => Dropped::ForeignKey,
         }
     }
 }

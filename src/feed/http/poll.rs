@@ -11,6 +11,7 @@ use super::HttpEndpoint;
 use super::client::{Client, PollError};
 use super::events::{self, Event};
 use crate::backoff::Backoff;
+use crate::feed::drops::Dropped;
 use crate::feed::link::{Fault, QueueLimits, QueueReceiver, QueueSender, queue};
 use crate::wire::MAX_PAYLOAD;
 
@@ -148,7 +149,7 @@ fn hand_out(event: Event, lanes: &[Lane], lives: &mut [Life]) {
             let id = event.id;
             lane.queue.numbered(id, life.mark(event));
         }
-        None => lanes.iter().take(1).for_each(|lane| lane.queue.rejected("other_rank")),
+        None => lanes.iter().take(1).for_each(|lane| lane.queue.rejected(Dropped::OtherRank)),
     }
 }
 

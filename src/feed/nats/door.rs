@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::feed::Registration;
+use crate::feed::drops::Dropped;
 use crate::feed::status::{Board, Entry, Origin, State};
 use crate::index::{Index, IndexError};
 
@@ -55,7 +56,7 @@ impl Door {
         status.last_heard = Some(std::time::Instant::now());
     }
 
-    pub(super) fn reject(&self, reason: &'static str, count: u64) {
-        *self.entry.status().dropped.entry(reason).or_default() += count;
+    pub(super) fn reject(&self, reason: Dropped, count: u64) {
+        self.entry.status().count_dropped(reason, count);
     }
 }

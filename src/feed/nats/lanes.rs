@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::ledger::{Ledger, Name, Numbered, Word};
 use super::plane::PlaneOptions;
 use crate::feed::Feed;
+use crate::feed::drops::Dropped;
 use crate::feed::link::{Fault, QueueSender, queue};
 use crate::feed::status::Board;
 use crate::index::{Index, IndexError};
@@ -142,7 +143,7 @@ impl Lanes {
             self.disconnected("the client's own queue was full");
             self.connected();
         }
-        self.lanes.values().for_each(|lane| lane.queue.rejected("slow_consumer"));
+        self.lanes.values().for_each(|lane| lane.queue.rejected(Dropped::SlowConsumer));
     }
 
     /// A stream goes on where it was left.
@@ -217,7 +218,7 @@ impl Lanes {
     }
 
     /// A message for a lane was turned away.
-    pub(super) fn reject(&self, id: LaneId, reason: &'static str) {
+    pub(super) fn reject(&self, id: LaneId, reason: Dropped) {
         if let Some(lane) = self.lanes.get(&id) {
             lane.queue.rejected(reason);
         }

@@ -18,6 +18,7 @@ use super::ledger::Numbered;
 use super::link::{Item, Link};
 use super::{ConnectionOptions, Pattern};
 use crate::feed::Following;
+use crate::feed::drops::Dropped;
 use crate::feed::link::QueueLimits;
 use crate::feed::status::Board;
 use crate::index::{Index, IndexError};
@@ -174,7 +175,7 @@ impl Task {
             Item::Trouble(_) => {}
             Item::Overrun => {
                 self.lanes.overrun();
-                self.at_door(|door| door.reject("slow_consumer", 1));
+                self.at_door(|door| door.reject(Dropped::SlowConsumer, 1));
             }
             Item::Message(message, stored) => {
                 self.at_door(|door| door.heard(message.payload.len()));
@@ -208,7 +209,7 @@ impl Task {
     }
 
     /// Something that is nobody's was turned away.
-    fn nobodys(&self, reason: &'static str, count: u64) {
+    fn nobodys(&self, reason: Dropped, count: u64) {
         if count == 0 {
             return;
         }
@@ -232,16 +233,16 @@ impl Task {
                 // A stream may hold what is none of ours: its number is spent all the same.
                 self.lanes.hand_out(stored, digest(message), &[], |_| Bytes::new());
             } else {
-                self.nobodys("unknown_subject", 1);
+                self.nobodys(Dropped::UnknownSubject, 1);
             }
             return;
         };
-        let refused = if key.worker.is_some() { "too_many_workers" } else { "other_rank" };
+        let refused = if key.worker.is_some() { Dropped::TooManyWorkers } else { Dropped::OtherRank };
         let Some(lane) = self.lanes.of(key) else { return self.nobodys(refused, 1) };
         match self.count(message) {
             Ok(count) => {
                 if !self.lanes.hand_out(count, digest(message), &[lane], |_| message.payload.clone()) {
-                    self.lanes.reject(lane, "too_many_publishers");
+                    self.lanes.reject(lane, Dropped::TooManyPublishers);
                 }
             }
             Err(reason) => self.lanes.reject(lane, reason),
@@ -249,8 +250,8 @@ impl Task {
     }
 
     /// How a raw batch is numbered. A stream's own numbers say nothing of what was lost before it.
-    fn count(&self, message: &Message) -> Result<Count, &'static str> {
-        const BAD: &str = "bad_header";
+    fn count(&self, message: &Message) -> Result<Count, Dropped> {
+        const BAD: Dropped = Dropped::BadHeader;
         let header = |name| message.headers.as_ref().and_then(|headers| headers.get(name));
         let Some(sequence) = header(SEQUENCE_HEADER) else { return Ok(Count::None) };
         let sequence = Some(sequence.as_str()).filter(|text| is_decimal(text)).and_then(|text| text.parse().ok());
@@ -280,7 +281,7 @@ impl Task {
                 (stored.unwrap_or(own), envelope.payload)
             }
             Ok(None) => (stored.unwrap_or(Count::None), &payload[..]),
-            Err(error) => return self.nobodys(error.reason(), 1),
+            Err(error) => return self.nobodys(error.into(), 1),
         };
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut owned: BTreeMap<(u64, u32), Vec<Bytes>> = BTreeMap::new();
@@ -298,9 +299,9 @@ impl Task {
         scratch.shrink_to(1 << 20);
         self.scratch = scratch;
         if let Err(error) = walked {
-            return self.nobodys(error.reason(), 1);
+            return self.nobodys(error.into(), 1);
         }
-        self.nobodys("unowned_event", orphaned.len() as u64);
+        self.nobodys(Dropped::UnownedEvent, orphaned.len() as u64);
         let mut parts: BTreeMap<LaneId, Vec<Bytes>> = BTreeMap::new();
         for ((worker, rank), events) in owned {
             match self.lanes.of(Key { worker: Some(worker.to_string()), rank }) {
@@ -310,7 +311,7 @@ impl Task {
                 None => crowded = true,
             }
         }
-        self.nobodys("too_many_workers", u64::from(crowded));
+        self.nobodys(Dropped::TooManyWorkers, u64::from(crowded));
         let lanes: Vec<LaneId> = parts.keys().copied().collect();
         let alone = lanes.len() == 1 && orphaned.is_empty() && !crowded;
         let (publisher, sequence) = match count {
@@ -330,7 +331,7 @@ impl Task {
             return;
         }
         if !lanes.is_empty() && !self.lanes.hand_out(count, digest(message), &lanes, payload) {
-            self.nobodys("too_many_publishers", 1);
+            self.nobodys(Dropped::TooManyPublishers, 1);
         }
     }
 }

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Fault;
+use crate::feed::drops::Dropped;
 use crate::feed::link::QueueSender;
 
 /// The publishers of one link, and the queue they feed.
@@ -120,15 +121,15 @@ impl Publisher {
     }
 
     /// A message was turned away.
-    pub(super) fn rejected(&self, reason: &'static str) {
+    pub(super) fn rejected(&self, reason: Dropped) {
         self.presence.queue.rejected(reason);
     }
 
     /// It is gone.
     pub(super) fn leave(self, fault: Fault) {
         let queue = &self.presence.queue;
-        if fault.is_rejection() {
-            queue.rejected(fault.reason());
+        if let Some(reason) = fault.rejection() {
+            queue.rejected(reason);
         }
         self.presence.count(|there| {
             *there = there.saturating_sub(1);

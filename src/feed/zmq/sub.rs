@@ -161,8 +161,8 @@ async fn run(options: &SubOptions, presence: &Presence) -> Infallible {
                     Ok(lived) if lived >= backoff.longest() => backoff.reset(),
                     Ok(_) => {}
                     Err(fault) => {
-                        if fault.is_rejection() {
-                            presence.queue().rejected(fault.reason());
+                        if let Some(reason) = fault.rejection() {
+                            presence.queue().rejected(reason);
                         }
                         presence.queue().unreachable(fault);
                     }

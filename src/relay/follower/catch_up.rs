@@ -119,8 +119,8 @@ impl Follower {
         let mut unpacker = Unpacker::default();
         for piece in pieces {
             let (life, piece) = unpacker.unpack(&piece, &self.address).map_err(|unusable| {
-                self.drop(unusable.reason());
-                unusable.reason()
+                self.drop(unusable.dropped());
+                unusable.dropped().word()
             })?;
             if life != self.life {
                 return Err("it is of another registration");
@@ -154,8 +154,8 @@ impl Follower {
                 return Err("nobody answers");
             }
             let (life, piece) = unpacker.unpack(&answer.payload, &self.address).map_err(|unusable| {
-                self.drop(unusable.reason());
-                unusable.reason()
+                self.drop(unusable.dropped());
+                unusable.dropped().word()
             })?;
             // Of two owners each answers, and the older one may be the first.
             if life < self.life {

@@ -20,8 +20,9 @@ use super::options::RelayOptions;
 use super::owner::Owner;
 use super::subject::{Address, Topic};
 use super::{message, stream};
-use crate::feed::Place;
-use crate::feed::status::{Board, Entry, RELAYED};
+use crate::feed::Registration;
+use crate::feed::drops::Dropped;
+use crate::feed::status::{Board, Entry, Origin, RELAYED};
 use crate::index::{Copies, Index};
 use crate::proto::v1;
 use crate::replica::Mirror;
@@ -266,7 +267,7 @@ impl Fleet {
         }
         if let Some(own) = self.own.get(&address) {
             if !announcement.leaves && !announcement.gone {
-                *own.status().dropped.entry("rival_owner").or_default() += 1;
+                own.status().count_dropped(Dropped::RivalOwner, 1);
             }
             return;
         }
@@ -311,16 +312,18 @@ impl Fleet {
             rank: named.rank,
         };
         let cancel = self.stop.child_token();
-        let Ok((place, writer)) = Place::take(&identity, Copies::Set, &self.index, &self.board, &cancel) else {
+        let taken = Registration::take(&identity, Copies::Set, &self.index, &self.board, &cancel);
+        let Ok((registration, writer)) = taken else {
             tracing::error!(feed = %identity, "The index takes no more ranks.");
             return;
         };
         let endpoint = format!("{} {}", self.means.options.connection.endpoint, Topic::Events.of(&address));
-        let entry = Arc::new(Entry::new(place.rank(), identity, endpoint, None, RELAYED));
+        let entry = Entry::new(registration.rank(), identity, endpoint, None, RELAYED).with_origin(Origin::Relay);
+        let entry = Arc::new(entry);
         self.board.insert(Arc::clone(&entry));
         let mirror = Mirror::new(writer);
         let (follower, handle) =
-            Follower::new(self.means.clone(), address.clone(), &announcement, first, entry, place, mirror);
+            Follower::new(self.means.clone(), address.clone(), &announcement, first, entry, registration, mirror);
         if first == First::Heard {
             handle.tell(Told::Announcement(Box::new(announcement)));
         }

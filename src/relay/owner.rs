@@ -24,7 +24,7 @@ use super::RelayOptions;
 use super::acks::{Acks, Publication};
 use super::figures::{Figures, count};
 use super::kept;
-use super::message::{Packer, proto_state};
+use super::message::Packer;
 use super::subject::{Address, Topic};
 use crate::feed::status::{Board, Entry, State};
 use crate::index::{Delta, Heard, Index, Listener, TapBounds};
@@ -374,18 +374,11 @@ impl Owner {
             let status = owned.entry.status();
             (status.state, status.why.clone())
         };
-        let identity = &owned.entry.identity;
         let mut announcement = v1::Announcement {
             key: Some(owned.key.clone()),
             at: Some(owned.at),
-            worker_rank: Some(v1::WorkerRank {
-                worker: identity.worker.to_string(),
-                address: identity.address.to_string(),
-                aliases: identity.aliases.to_vec(),
-                model: identity.model.to_string(),
-                rank: identity.rank,
-            }),
-            state: proto_state(state).into(),
+            worker_rank: Some((&owned.entry.identity).into()),
+            state: v1::FeedState::from(state).into(),
             why: why.clone(),
             owner: self.name.clone(),
             leaves: false,

@@ -11,7 +11,6 @@ use kvtap::hash::Seed;
 use kvtap::index::{Chain, Copies, Index, Limits};
 use kvtap::normalize::{Normalizer, Options};
 use kvtap::snapshot::{Owner, Refusal, Snapshot, Store};
-use kvtap::worker::Stamp;
 use serde_json::Value;
 
 /// Where each file's version stands: after eight bytes that say what it is.
@@ -43,20 +42,12 @@ fn a_snapshot_of_version_1_gives_back_what_was_held() {
     assert_eq!(bytes[VERSION], 1u32.to_le_bytes());
     let snapshot = Snapshot::read(&bytes, &owner()).unwrap();
     assert_eq!(snapshot.epoch, 1);
-    let mut content = snapshot.content.unwrap();
-    assert_eq!(content.head.messages.last().unwrap().0, 14);
+    let content = snapshot.content.unwrap();
+    assert_eq!(content.stamp(1).sequence, Some(14));
 
     let index = Index::new(Limits { blocks_per_rank: 1 << 20, blocks_in_all: 1 << 20 });
     let mut normalizer = Normalizer::new(index.register("m", Copies::Count).unwrap(), Options::default());
-    let mut pieces = Vec::new();
-    loop {
-        content.pieces(10, &mut pieces).unwrap();
-        if pieces.is_empty() {
-            break;
-        }
-        normalizer.restore(&pieces).unwrap();
-    }
-    normalizer.restored(&content.head.memory, Stamp { epoch: 1, sequence: Some(14) }).unwrap();
+    content.restore(1, &mut normalizer).unwrap();
     let rank = normalizer.rank();
     let usage = index.usage(rank).unwrap();
     let grid = Grid::new(16).unwrap();

@@ -21,9 +21,9 @@ use tokio::time::Instant;
 
 use super::machine::{Digest, Past};
 use super::status::Entry;
-use crate::index::{Index, IndexError};
+use crate::index::Index;
 use crate::normalize::{Memory, Normalizer};
-use crate::snapshot::{self, Head, Owner, Refusal, Snapshot, Store};
+use crate::snapshot::{self, Head, Owner, Refusal, Snapshot, Store, Unrestored};
 use crate::worker::{Identity, Stamp};
 
 /// Whether and how often a feed takes snapshots.
@@ -44,9 +44,6 @@ const FAILED: &str = "failed";
 
 /// How soon it is tried again when it is not this feed's turn.
 const NOT_YET: Duration = Duration::from_millis(500);
-
-/// Pieces that are restored in one transaction.
-const RESTORED_AT_ONCE: usize = 1 << 14;
 
 /// The keeper of one feed's snapshots.
 #[derive(Debug)]
@@ -126,26 +123,6 @@ impl Keeper {
     }
 }
 
-enum Unrestored {
-    Refused(Refusal),
-    Gone,
-}
-
-impl From<Refusal> for Unrestored {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<IndexError> for Unrestored {
-    fn from(error: IndexError) -> Self {
-        match error {
-            IndexError::WorkerGone => Self::Gone,
-            _ => Self::Refused(Refusal::Malformed),
-        }
-    }
-}
-
 fn owner(identity: &Identity, entry: &Entry, copies: crate::index::Copies) -> Owner {
     Owner {
         worker: identity.worker.to_string(),
@@ -172,23 +149,13 @@ fn restore(store: &Store, owner: &Owner, afresh: bool, normalizer: &mut Normaliz
 
 fn restore_from(snapshot: Snapshot<'_>, owner: &Owner, normalizer: &mut Normalizer) -> Result<Start, Unrestored> {
     let Snapshot { epoch, content } = snapshot;
-    let Some(mut content) = content.filter(|_| owner.replay.is_some()) else { return Ok(Start::Epoch(epoch + 1)) };
+    let Some(content) = content.filter(|_| owner.replay.is_some()) else { return Ok(Start::Epoch(epoch + 1)) };
     if content.head.memory.grid.is_some_and(|grid| normalizer.refuses(grid)) {
         return Err(Refusal::Owner.into());
     }
-    let mut pieces = Vec::new();
-    normalizer.reserve(content.blocks());
-    loop {
-        content.pieces(RESTORED_AT_ONCE, &mut pieces)?;
-        if pieces.is_empty() {
-            break;
-        }
-        normalizer.restore(&pieces)?;
-    }
-    let messages = content.head.messages.iter().map(|(sequence, digest)| (*sequence, Digest(*digest)));
-    let past = Past { epoch, messages: messages.collect() };
-    normalizer.restored(&content.head.memory, past.stamp())?;
-    Ok(Start::Resume(past))
+    let head = content.restore(epoch, normalizer)?;
+    let messages = head.messages.into_iter().map(|(sequence, digest)| (sequence, Digest(digest)));
+    Ok(Start::Resume(Past { epoch, messages: messages.collect() }))
 }
 
 // === impl Keeper ===

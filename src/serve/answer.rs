@@ -16,7 +16,7 @@ use tonic::{Status, codec};
 use super::error::QueryError;
 use super::matching::{Answer, RankAnswer, Who};
 use super::query::failure;
-use super::response::{match_response, nobody, worker_rank_of};
+use super::response::{match_response, nobody};
 use crate::admin::report::{TierBlocks, millis};
 use crate::block::Grid;
 use crate::proto::codec::Bounded;
@@ -148,7 +148,7 @@ impl Answered {
         let held = &rank.held;
         let unknown;
         let who = match &rank.who {
-            Who::Rank(entry) => entry.written(self.brief, |identity| who(worker_rank_of(identity), self.brief)),
+            Who::Rank(entry) => entry.written(self.brief, |identity| who(identity.into(), self.brief)),
             Who::Nobody(name, _) => {
                 unknown = who(nobody(&self.model, name.clone()), self.brief);
                 &unknown

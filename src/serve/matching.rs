@@ -7,7 +7,6 @@ use std::time::{Instant, SystemTime};
 
 use super::error::{Known, QueryError};
 use super::request::{Prompt, Query};
-use super::response::feed_state;
 use crate::admin::Fleet;
 use crate::block::Grid;
 use crate::feed::status::{Entry, State};
@@ -152,7 +151,7 @@ fn answer_once(fleet: &Fleet, query: &Query<'_>) -> Result<Option<Answer>, Query
         };
         let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);
         let feed = Feed::of(&entry, live, &mut why);
-        let wanted = query.states.is_none_or(|states| states & 1 << feed_state(feed.state) as u32 != 0);
+        let wanted = query.states.is_none_or(|states| states & 1 << v1::FeedState::from(feed.state) as u32 != 0);
         // Whoever was asked for by name comes back, with its state and nothing held.
         let (held, asked) = match (wanted, query.workers.is_empty()) {
             (true, _) => (held, asked),
@@ -293,7 +292,7 @@ impl RankAnswer {
     /// In which state its feed is, and why; why there is none.
     pub(super) fn standing(&self) -> (v1::FeedState, &str) {
         match (&self.feed, &self.who) {
-            (Some(feed), _) => (feed_state(feed.state), &feed.why),
+            (Some(feed), _) => (feed.state.into(), &feed.why),
             (None, Who::Nobody(_, absence)) => (v1::FeedState::Unspecified, absence.why()),
             (None, Who::Rank(_)) => (v1::FeedState::Unspecified, ""),
         }

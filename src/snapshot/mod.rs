@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! (epoch, sequence), memory, index content  --format--> bytes --store--> DIRECTORY/WORKER-HASH-RANK.kvtap
+//! normalizer of an empty rank  <--restore-- content <--format-- bytes <--store-- the same file
 //! ```
 //!
 //! What holds:
@@ -16,7 +17,9 @@
 
 mod bytes;
 mod format;
+mod restore;
 mod store;
 
 pub use format::{Content, Head, Owner, Refusal, Snapshot, encode};
+pub use restore::Unrestored;
 pub use store::{MAX_BYTES, Store};

@@ -268,6 +268,10 @@ impl Lab {
                 Healed::Alone => self.say_some(1, HEARD).await,
                 Healed::ByAClear => {
                     self.clear().await;
+                    // A publisher whose socket holds one message drops the next one until that is gone.
+                    if let Ok(present) = timeout(window, self.present()).await {
+                        present?;
+                    }
                     self.say_some(1, HEARD).await;
                 }
             }
@@ -280,7 +284,8 @@ impl Lab {
             if self.is_over() {
                 return Err("stopped".to_owned());
             }
-            let (state, _) = self.witness.lock().await.status().await;
+            let (state, status) = self.witness.lock().await.status().await;
+            println!("{}, {:?} after the faults, {by:?}: {status}", self.name, begun.elapsed());
             if !must && state == "incomplete" {
                 by = Healed::ByAClear;
             }

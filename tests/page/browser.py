@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -24,7 +25,6 @@ class Browser:
     """One page of one browser. Use it in a `with` block."""
 
     def __enter__(self):
-        # Its last processes may still write while it is cleared away.
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         (ours, theirs_out), (theirs_in, to_them) = os.pipe(), os.pipe()
         arguments = [
@@ -45,9 +45,12 @@ class Browser:
         self.process = subprocess.Popen(
             ["sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", *arguments],
             pass_fds=(theirs_in, theirs_out),
+            # Whatever else it puts down goes with its profile.
+            env={**os.environ, "TMPDIR": self.profile.name},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         os.close(theirs_in)
         os.close(theirs_out)
@@ -64,7 +67,18 @@ class Browser:
         self.output.close()
         self.process.wait(PATIENCE)
         self.input.close()
+        self.end_what_it_started()
         self.profile.cleanup()
+
+    def end_what_it_started(self):
+        """Its last processes outlive it, and would still write into the profile while that is cleared away."""
+        deadline = time.monotonic() + 5
+        try:
+            while time.monotonic() < deadline:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                time.sleep(0.01)
+        except ProcessLookupError:
+            pass
 
     def call(self, method, session="", **params):
         self.number += 1

@@ -6,26 +6,18 @@ One call a line of standard input, `METHOD JSON`, the request in protobuf's JSON
 `{"ok": ANSWER}`, or `{"failed": CODE, "message": TEXT}`. `services` asks reflection which services there are.
 """
 
-import importlib
 import json
 import pathlib
 import sys
-import tempfile
 
 import grpc
 from google.protobuf import json_format
-from grpc_tools import protoc
 
-PROTO = pathlib.Path(__file__).resolve().parents[2] / "proto"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+import stubs  # noqa: E402
+
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-
-
-def stubs(folder):
-    command = ["protoc", f"-I{PROTO}", f"--python_out={folder}", f"--grpc_python_out={folder}", "kvtap/v1/admin.proto"]
-    if protoc.main(command):
-        sys.exit(f"the proto files under {PROTO} do not compile")
-    sys.path.insert(0, folder)
-    return [importlib.import_module(f"kvtap.v1.{name}") for name in ("admin_pb2", "admin_pb2_grpc")]
 
 
 def services(channel):
@@ -36,23 +28,22 @@ def services(channel):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as folder:
-        messages, made = stubs(folder)
-        channel = grpc.insecure_channel(sys.argv[1])
-        stub = made.AdminServiceStub(channel)
-        print(json.dumps({"ready": True}), flush=True)
-        for line in sys.stdin:
-            name, _, text = line.strip().partition(" ")
-            try:
-                if name == "services":
-                    answer = services(channel)
-                else:
-                    request = json_format.Parse(text or "{}", getattr(messages, f"{name}Request")())
-                    answer = getattr(stub, name)(request, timeout=30)
-                    answer = json_format.MessageToDict(answer, preserving_proto_field_name=True)
-                print(json.dumps({"ok": answer}), flush=True)
-            except grpc.RpcError as error:
-                print(json.dumps({"failed": error.code().name, "message": error.details()}), flush=True)
+    ((messages, made),) = stubs.load(ROOT / "proto", "kvtap/v1/admin.proto")
+    channel = grpc.insecure_channel(sys.argv[1])
+    stub = made.AdminServiceStub(channel)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        name, _, text = line.strip().partition(" ")
+        try:
+            if name == "services":
+                answer = services(channel)
+            else:
+                request = json_format.Parse(text or "{}", getattr(messages, f"{name}Request")())
+                answer = getattr(stub, name)(request, timeout=30)
+                answer = json_format.MessageToDict(answer, preserving_proto_field_name=True)
+            print(json.dumps({"ok": answer}), flush=True)
+        except grpc.RpcError as error:
+            print(json.dumps({"failed": error.code().name, "message": error.details()}), flush=True)
 
 
 main()

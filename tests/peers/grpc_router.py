@@ -18,33 +18,24 @@ shows a certificate; with `--token-file` each call carries a bearer token.
 """
 
 import argparse
-import importlib
 import json
 import pathlib
 import struct
 import sys
-import tempfile
 
 import grpc
-from grpc_tools import protoc
 
-
-def make_stubs(proto, folder):
-    """Compiles the proto files into `folder` and imports them."""
-    files = [str(path.relative_to(proto)) for path in sorted(proto.glob("kvtap/v1/*.proto"))]
-    failed = protoc.main(["protoc", f"-I{proto}", f"--python_out={folder}", f"--grpc_python_out={folder}", *files])
-    if failed:
-        sys.exit(f"the proto files under {proto} do not compile")
-    sys.path.insert(0, folder)
-    names = ["query_service_pb2", "query_service_pb2_grpc", "worker_pb2"]
-    return [importlib.import_module(f"kvtap.v1.{name}") for name in names]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+import stubs  # noqa: E402
 
 
 class Router:
     """The stubs and one channel."""
 
-    def __init__(self, server, proto, folder, credentials=None, token=None):
-        self.messages, services, self.workers = make_stubs(proto, folder)
+    def __init__(self, server, proto, credentials=None, token=None):
+        files = ("kvtap/v1/worker.proto", "kvtap/v1/query_service.proto")
+        (self.workers, _), (self.messages, services) = stubs.load(proto, *files)
         channel = grpc.secure_channel(server, credentials) if credentials else grpc.insecure_channel(server)
         self.stub = services.QueryServiceStub(channel)
         self.metadata = [("authorization", f"Bearer {token}")] if token else []
@@ -160,17 +151,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", required=True, help="host:port or unix:///path")
     parser.add_argument("--stream", action="store_true", help="ask over one MatchStream call")
-    parser.add_argument("--proto", type=pathlib.Path, default=pathlib.Path(__file__).parents[2] / "proto", help="the folder of proto files")
+    parser.add_argument("--proto", type=pathlib.Path, default=ROOT / "proto", help="the folder of proto files")
     for file in ("--tls-ca", "--tls-cert", "--tls-key", "--token-file"):
         parser.add_argument(file, type=pathlib.Path, help="a file")
     options = parser.parse_args()
     token = options.token_file.read_text().strip() if options.token_file else None
     queries = (json.loads(line) for line in sys.stdin if line.strip())
-    with tempfile.TemporaryDirectory() as folder:
-        router = Router(options.server, options.proto, folder, credentials_of(options), token)
-        answers = router.ask_all(queries) if options.stream else map(router.ask, queries)
-        for answer in answers:
-            print(json.dumps(answer), flush=True)
+    router = Router(options.server, options.proto, credentials_of(options), token)
+    answers = router.ask_all(queries) if options.stream else map(router.ask, queries)
+    for answer in answers:
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

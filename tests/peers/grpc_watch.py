@@ -10,27 +10,19 @@ Each line of standard input is a command, each answered by one JSON object a lin
 """
 
 import argparse
-import importlib
 import json
 import pathlib
 import queue
 import sys
-import tempfile
 import threading
 
 import grpc
-from grpc_tools import protoc
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+import stubs  # noqa: E402
 
 PATIENCE = 60
-
-
-def make_stubs(proto, folder):
-    """Compiles the proto files into `folder` and imports those of the watch."""
-    files = [str(path.relative_to(proto)) for path in sorted(proto.glob("kvtap/v1/*.proto"))]
-    if protoc.main(["protoc", f"-I{proto}", f"--python_out={folder}", f"--grpc_python_out={folder}", *files]):
-        sys.exit(f"the proto files under {proto} do not compile")
-    sys.path.insert(0, folder)
-    return [importlib.import_module(f"kvtap.v1.{name}") for name in ("watch_service_pb2", "watch_service_pb2_grpc", "events_pb2")]
 
 
 class Rank:
@@ -50,8 +42,9 @@ class Rank:
 
 
 class Watcher:
-    def __init__(self, server, model, proto, folder):
-        self.messages, services, self.events = make_stubs(proto, folder)
+    def __init__(self, server, model, proto):
+        files = ("kvtap/v1/worker.proto", "kvtap/v1/events.proto", "kvtap/v1/watch_service.proto")
+        _, (self.events, _), (self.messages, services) = stubs.load(proto, *files)
         self.stub = services.WatchServiceStub(grpc.insecure_channel(server))
         self.model, self.cursor, self.ranks, self.call = model, b"", {}, None
 
@@ -122,18 +115,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", required=True)
     parser.add_argument("--model", default="")
-    parser.add_argument("--proto", type=pathlib.Path, default=pathlib.Path(__file__).parents[2] / "proto")
+    parser.add_argument("--proto", type=pathlib.Path, default=ROOT / "proto")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        watcher = Watcher(arguments.server, arguments.model, arguments.proto, folder)
-        print(json.dumps(watcher.watch()), flush=True)
-        for line in sys.stdin:
-            command, *words = line.split()
-            try:
-                answer = watcher.until(*words) if command == "until" else watcher.watch()
-            except (grpc.RpcError, queue.Empty) as error:
-                answer = {"error": repr(error)}
-            print(json.dumps(answer), flush=True)
+    watcher = Watcher(arguments.server, arguments.model, arguments.proto)
+    print(json.dumps(watcher.watch()), flush=True)
+    for line in sys.stdin:
+        command, *words = line.split()
+        try:
+            answer = watcher.until(*words) if command == "until" else watcher.watch()
+        except (grpc.RpcError, queue.Empty) as error:
+            answer = {"error": repr(error)}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

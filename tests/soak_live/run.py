@@ -10,7 +10,8 @@ doubled and late besides.
 
 Each engine holds one prompt for as long as it lives, so an answer that says `live` and does not hold it is wrong, and is counted.
 Every ten seconds a line goes to FOLDER/samples.csv: memory, file descriptors, threads, processor time, and what /metrics says of queues,
-blocks and gaps. FOLDER/happened.csv has what was done and when. `plot.py FOLDER` makes of them a picture, and the numbers.
+blocks and gaps. FOLDER/happened.csv has what was done and when. `plot.py FOLDER` makes of them a picture, and the numbers. Where /metrics
+does not answer, FOLDER/unanswered.txt says what the threads and the machine did then, and the run goes on, and fails at its end.
 """
 
 import argparse
@@ -141,6 +142,14 @@ class Server:
             **{column: int(value) for column, value in sums.items()},
         }
 
+    def threads(self):
+        """What its threads do, and how busy the machine is."""
+        lines = [f"load {Path('/proc/loadavg').read_text().strip()}"]
+        for task in sorted(Path(f"/proc/{self.process.pid}/task").iterdir()):
+            name, stat = (task / "comm").read_text().strip(), (task / "stat").read_text().rsplit(")", 1)[1].split()
+            lines.append(f"{name}: state {stat[0]}, {stat[11]} + {stat[12]} ticks, waits in {(task / 'wchan').read_text() or '-'}")
+        return "\n".join(lines)
+
 
 class Routers(threading.Thread):
     """Asks without end: for the prompt that is held, and for others of all lengths."""
@@ -204,6 +213,7 @@ class Run:
             engine.start()
         self.server = Server(options, self.engines)
         self.rng, self.visitors, self.later = random.Random(1), 0, []
+        self.unanswered = 0
 
     # What happens; each may leave something for later.
 
@@ -254,19 +264,29 @@ class Run:
                     what(engine)
                     count, happened = count + 1, now + self.options.every
                 if now >= sampled:
-                    row = {"seconds": round(now - begun, 1), **self.server.sample()}
-                    row |= {"claims": routers.claims, "wrong": len(routers.wrong), "failed": routers.failed}
-                    if writer is None:
-                        writer = csv.DictWriter(samples, row)
-                        writer.writeheader()
-                    writer.writerow(row)
-                    samples.flush()
+                    if seen := self.sample(now - begun):
+                        row = {"seconds": round(now - begun, 1), **seen}
+                        row |= {"claims": routers.claims, "wrong": len(routers.wrong), "failed": routers.failed}
+                        if writer is None:
+                            writer = csv.DictWriter(samples, row)
+                            writer.writeheader()
+                        writer.writerow(row)
+                        samples.flush()
                     sampled += SAMPLE
                 time.sleep(0.1)
         routers.ended.set()
         watch.ended.set()
         routers.join()
         return routers
+
+    def sample(self, seconds):
+        try:
+            return self.server.sample()
+        except OSError as error:
+            self.unanswered += 1
+            with open(self.options.work / "unanswered.txt", "a") as file:
+                print(f"at {seconds:.0f} s: {error!r}\n{self.server.threads()}\n", file=file)
+            return {}
 
     def stop(self):
         for engine in self.engines:
@@ -289,8 +309,9 @@ def main():
         routers = run.play()
     finally:
         run.stop()
-    print(f"{routers.claims} answers said live; {len(routers.wrong)} were wrong; {routers.failed} calls failed")
-    raise SystemExit(1 if routers.wrong or routers.failed or not routers.claims else 0)
+    said = f"{len(routers.wrong)} were wrong; {routers.failed} calls failed; {run.unanswered} scrapes were not answered"
+    print(f"{routers.claims} answers said live; {said}")
+    raise SystemExit(1 if routers.wrong or routers.failed or run.unanswered or not routers.claims else 0)
 
 
 if __name__ == "__main__":

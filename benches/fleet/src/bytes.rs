@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use kvtap::sim::encode::Dialect;
 
+use crate::engines::{CAPACITY, Engines, RANKS, Shape};
 use crate::member::Owner;
 use crate::server::Server;
 use crate::verdict;
-use crate::workload::{CAPACITY, RANKS, Shape, messages};
 
 /// Messages of a full cache that are measured, each alone: what gathers under load costs less.
 const MEASURED: usize = 100;
@@ -34,7 +34,7 @@ async fn measure(server: &Server, shape: Shape, form: &str, dialect: Dialect, fu
     for _ in 0..RANKS {
         owners.next().await.unwrap();
     }
-    let mut messages = messages(shape, dialect, RANKS, CAPACITY);
+    let mut messages = Engines::new(shape, dialect, RANKS, CAPACITY);
     if full {
         messages.by_ref().take(shape.fill(RANKS)).for_each(|message| owner.ingest(&message));
         // What was published of that is no part of it.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use kvtap::sim::encode::Dialect;
 
+use crate::engines::{CAPACITY, Engines, Message, RANKS, Shape};
 use crate::member::Owner;
 use crate::server::Server;
-use crate::workload::{CAPACITY, Message, RANKS, Shape, messages};
 use crate::{processor, verdict};
 
 const ROUNDS: usize = 5;
@@ -26,7 +26,7 @@ pub async fn run(server: &Server) -> bool {
 }
 
 async fn measure(server: &Server, shape: Shape, form: &str, dialect: Dialect, paced: bool) -> bool {
-    let mut messages = messages(shape, dialect, RANKS, CAPACITY);
+    let mut messages = Engines::new(shape, dialect, RANKS, CAPACITY);
     let mut alone = Owner::new(RANKS, None);
     let mut relayed = Owner::new(RANKS, Some(server.url()));
     // Something must listen, or the server has nothing to deliver.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use kvtap::sim::encode::Dialect;
 
+use crate::engines::{Engines, Shape};
 use crate::member::{Follower, Owner};
 use crate::server::Server;
-use crate::workload::{Shape, messages};
 use crate::{processor, verdict};
 
 const WORKERS: usize = 64;
@@ -19,7 +19,7 @@ const JOINS: usize = 4;
 pub async fn run(server: &Server) -> bool {
     println!("\na follower joins {WORKERS} workers of {BLOCKS} blocks each");
     let mut owner = Owner::new(WORKERS, None);
-    let messages = messages(Shape::Prefill, Dialect::Array22, WORKERS, BLOCKS);
+    let messages = Engines::new(Shape::Prefill, Dialect::Array22, WORKERS, BLOCKS);
     messages.take(WORKERS * BLOCKS / 512).for_each(|message| owner.ingest(&message));
     owner.publish(server.url());
     // Until the owner answers for all of them.

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use kvtap::sim::encode::Dialect;
 
+use crate::engines::{BLOCK, CAPACITY, Engines, RANKS, Shape};
 use crate::member::{Follower, Owner, contents, matched};
 use crate::server::Server;
-use crate::workload::{BLOCK, CAPACITY, RANKS, Shape, messages};
 use crate::{quantile, verdict};
 
 const ROUNDS: usize = 4000;
@@ -38,9 +38,12 @@ pub async fn run(server: &Server) -> bool {
     });
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let payload = bytes::Bytes::from(vec![7_u8; 60]);
-    for (round, message) in messages(Shape::Decode, Dialect::Array22, RANKS, CAPACITY).take(ROUNDS).enumerate() {
-        let wanted = (message.prompt.len() / BLOCK) as u32;
-        let contents = contents(&message.prompt);
+    let mut engines = Engines::new(Shape::Decode, Dialect::Array22, RANKS, CAPACITY);
+    for round in 0..ROUNDS {
+        let message = engines.next().unwrap();
+        let prompt = engines.prompt(message.rank);
+        let wanted = (prompt.len() / BLOCK) as u32;
+        let contents = contents(prompt);
         let entry = follower.rank(&format!("pod-{}", message.rank)).unwrap();
 
         let begun = Instant::now();

@@ -2,11 +2,13 @@
 
 mod bytes;
 mod cpu;
+#[path = "../../engines.rs"]
+#[allow(dead_code, reason = "each bench uses its part")]
+mod engines;
 mod join;
 mod latency;
 mod member;
 mod server;
-mod workload;
 
 use server::Server;
 

@@ -13,7 +13,7 @@ use kvtap::relay::{Follow, Relay, RelayOptions};
 use kvtap::wire::{Batch, Dialect, decode, frames};
 use kvtap::worker::{Identity, Stamp};
 
-use crate::workload::{BLOCK, Message};
+use crate::engines::{BLOCK, Message};
 
 pub const MODEL: &str = "model";
 

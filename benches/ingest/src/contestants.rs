@@ -15,7 +15,13 @@ use kvtap::normalize::{Normalizer, Options};
 use kvtap::wire::{Batch, Dialect, decode, frames};
 use kvtap::worker::Stamp;
 
-use crate::workload::{BLOCK, Message, Prompt, RANKS};
+use crate::engines::{BLOCK, Message, RANKS};
+
+/// What an engine holds of a prompt, for a check at the end.
+pub struct Prompt {
+    pub rank: usize,
+    pub tokens: Vec<u32>,
+}
 
 pub trait Contestant {
     fn name(&self) -> &'static str;
@@ -58,7 +64,7 @@ impl Contestant for Kvtap {
     }
 
     fn blocks(&mut self, prompt: &Prompt) -> usize {
-        let grid = Grid::new(BLOCK.into()).unwrap();
+        let grid = Grid::new(BLOCK as u64).unwrap();
         let contents = grid.plain_contents(&bytes(prompt), Seed::PLAIN);
         let rank = self.normalizers[prompt.rank].rank();
         let mut out = Vec::new();
@@ -85,7 +91,7 @@ impl Contestant for KvtapDecode {
     }
 
     fn blocks(&mut self, prompt: &Prompt) -> usize {
-        prompt.tokens.len() / BLOCK as usize
+        prompt.tokens.len() / BLOCK
     }
 }
 
@@ -106,12 +112,12 @@ fn listen(normalizers: &mut [ZmqEventNormalizer], message: &Message, mut apply: 
 }
 
 fn normalizers() -> Vec<ZmqEventNormalizer> {
-    (0..RANKS).map(|_| ZmqEventNormalizer::new(BLOCK)).collect()
+    (0..RANKS).map(|_| ZmqEventNormalizer::new(BLOCK as u32)).collect()
 }
 
 /// The prompt's content hashes are Dynamo's too.
 fn locals(prompt: &Prompt) -> Vec<LocalBlockHash> {
-    let grid = Grid::new(BLOCK.into()).unwrap();
+    let grid = Grid::new(BLOCK as u64).unwrap();
     grid.plain_contents(&bytes(prompt), Seed::PLAIN).iter().map(|content| LocalBlockHash(content.0)).collect()
 }
 
@@ -204,7 +210,7 @@ impl Contestant for DynamoDecode {
     }
 
     fn blocks(&mut self, prompt: &Prompt) -> usize {
-        prompt.tokens.len() / BLOCK as usize
+        prompt.tokens.len() / BLOCK
     }
 }
 

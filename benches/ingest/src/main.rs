@@ -4,11 +4,12 @@
 
 mod alloc;
 mod contestants;
-mod workload;
+#[path = "../../engines.rs"]
+mod engines;
 
-use contestants::{Contestant, DynamoConcurrent, DynamoDecode, DynamoRadix, Kvtap, KvtapDecode};
+use contestants::{Contestant, DynamoConcurrent, DynamoDecode, DynamoRadix, Kvtap, KvtapDecode, Prompt};
+use engines::{BLOCK, CAPACITY, Engines, Message, RANKS, Shape};
 use kvtap::sim::encode::Dialect;
-use workload::{Message, Shape};
 
 #[global_allocator]
 static ALLOCATOR: alloc::Counting = alloc::Counting;
@@ -50,9 +51,9 @@ fn all() {
 
 /// One table. Whether kvtap's decoder did without allocations.
 fn compare(shape: Shape, dialect: Dialect) -> bool {
-    let (messages, held) = workload::messages(shape, dialect, WARM + ROUNDS + 1);
-    let (fill, rest) = messages.split_at(shape.fill());
-    let mut rounds = rest.chunks(shape.round());
+    let (messages, held) = messages(shape, dialect, WARM + ROUNDS + 1);
+    let (fill, rest) = messages.split_at(shape.fill(RANKS));
+    let mut rounds = rest.chunks(round(shape));
     let mut contestants: Vec<Box<dyn Contestant>> = vec![
         Box::new(Kvtap::new()),
         Box::new(DynamoRadix::new()),
@@ -78,7 +79,7 @@ fn compare(shape: Shape, dialect: Dialect) -> bool {
         contestants.iter_mut().map(|contestant| alloc::count(|| contestant.ingest(last))).collect();
     for contestant in &mut contestants {
         for prompt in &held {
-            let blocks = prompt.tokens.len() / workload::BLOCK as usize;
+            let blocks = prompt.tokens.len() / BLOCK;
             assert_eq!(contestant.blocks(prompt), blocks, "{} lost blocks", contestant.name());
         }
     }
@@ -112,8 +113,8 @@ fn one(contestant: &str, shape: &str, form: &str) {
         "decode" => Box::new(KvtapDecode::default()),
         _ => Box::new(Kvtap::new()),
     };
-    let (messages, _) = workload::messages(shape, dialect, 4);
-    let (fill, rest) = messages.split_at(shape.fill());
+    let (messages, _) = messages(shape, dialect, 4);
+    let (fill, rest) = messages.split_at(shape.fill(RANKS));
     contestant.ingest(fill);
     steady(&mut *contestant, rest);
     println!("{} blocks stored in the steady state, as many removed", stored(rest));
@@ -125,9 +126,22 @@ fn steady(contestant: &mut dyn Contestant, messages: &[Message]) {
     contestant.ingest(messages);
 }
 
-fn stored(messages: &[Message]) -> u64 {
+/// Messages of a round: as many blocks in either shape.
+fn round(shape: Shape) -> usize {
+    RANKS * CAPACITY / 2 / shape.blocks_a_message()
+}
+
+/// The messages that fill the caches, then those of so many rounds, and what is held of the newest prompts at the end.
+fn messages(shape: Shape, dialect: Dialect, rounds: usize) -> (Vec<Message>, Vec<Prompt>) {
+    let mut engines = Engines::new(shape, dialect, RANKS, CAPACITY);
+    let messages = engines.by_ref().take(shape.fill(RANKS) + rounds * round(shape)).collect();
+    let held = (0..RANKS).map(|rank| Prompt { rank, tokens: engines.prompt(rank).to_vec() }).collect();
+    (messages, held)
+}
+
+fn stored(messages: &[Message]) -> usize {
     let stored = messages.iter().map(|message| message.stored).sum();
-    assert_eq!(messages.iter().map(|message| message.removed).sum::<u64>(), stored, "not the steady state");
+    assert_eq!(messages.iter().map(|message| message.removed).sum::<usize>(), stored, "not the steady state");
     stored
 }
 

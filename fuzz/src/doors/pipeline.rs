@@ -1,9 +1,10 @@
 //! A rank's life: messages decoded, normalized and indexed, beside another rank that must not notice.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kvtap::block::{Grid, Tier};
-use kvtap::hash::{ContentHash, Seed};
+use kvtap::hash::{ContentHash, EngineHash, Seed};
 use kvtap::index::{Chain, Copies, Index, Limits, RankUsage};
 use kvtap::normalize::{Normalizer, Options, OrphanLimits};
 use kvtap::wire::{Batch, Dialect, Event, decode, dynamo};
@@ -27,6 +28,8 @@ struct Life {
     batch: Batch,
     /// Names announced since the last clear: what the rank may hold at most.
     announced: u64,
+    /// The same, each once.
+    names: HashSet<EngineHash>,
     sequence: u64,
 }
 
@@ -58,7 +61,7 @@ pub fn pipeline(bytes: &[u8]) {
 
 impl Life {
     fn new(index: Arc<Index>, normalizer: Normalizer) -> Self {
-        Self { index, normalizer, batch: Batch::default(), announced: 0, sequence: 0 }
+        Self { index, normalizer, batch: Batch::default(), announced: 0, names: HashSet::new(), sequence: 0 }
     }
 
     fn message(&mut self, how: u8, message: &[u8]) {
@@ -71,15 +74,18 @@ impl Life {
             // What a feed does with an engine that was restarted.
             let stamp = self.next_stamp();
             self.normalizer.reset(stamp).expect("the rank is there");
-            self.announced = 0;
+            (self.announced, self.names) = (0, HashSet::new());
             assert_eq!(self.held(), (0, 0), "blocks that outlived their epoch");
             return;
         }
         for event in &self.batch.events {
             match event {
-                Event::Stored(stored) => self.announced += stored.hashes.len() as u64,
+                Event::Stored(stored) => {
+                    self.announced += stored.hashes.len() as u64;
+                    self.names.extend(self.batch.hashes(stored.hashes));
+                }
                 Event::Removed(_) => {}
-                Event::Cleared => self.announced = 0,
+                Event::Cleared => (self.announced, self.names) = (0, HashSet::new()),
             }
         }
         let stamp = self.next_stamp();
@@ -107,7 +113,7 @@ impl Life {
             })
             .take(4 * CAP)
             .collect();
-        fair(&self.index, usage, self.normalizer.rank(), &contents);
+        fair(&self.index, usage, self.normalizer.rank(), &contents, self.announced - self.names.len() as u64);
     }
 
     /// A clear empties the rank whatever came before; a good store after it is found.

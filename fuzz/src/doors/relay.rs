@@ -149,7 +149,7 @@ impl Follower {
             assert_eq!(usage.stamp, at.stamp, "the stamp of another message");
         }
         asked.truncate(4 * CAP);
-        fair(&self.index, &usage, self.mirror.rank(), &asked);
+        fair(&self.index, &usage, self.mirror.rank(), &asked, 0);
     }
 
     fn watched(&mut self, bytes: &[u8]) {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvtap::feed::zmq::zmtp::{Greeting, SocketType, message, ping, pong, ready, subscribe};
+use kvtap::feed::zmtp::{Greeting, SocketType, message, ping, pong, ready, subscribe};
 use kvtap::index::{Copies, Heard, Index, Limits, Listener, TapBounds};
 use kvtap::normalize::{Normalizer, Options};
 use kvtap::proto::indexer::GetPodScoresRequest;
@@ -194,6 +194,10 @@ pub fn snapshot() -> Vec<Vec<u8>> {
 /// Messages of a run.
 const RUN: usize = 12;
 
+/// Two blocks of the same four tokens, of an engine that does not chain its hashes: so they have one name.
+const SAME_NAME_TWICE: &[u8] =
+    b"\x92\x01\x91\x97\xabBlockStored\x92\x2a\x2a\xc0\x98\x01\x02\x03\x04\x01\x02\x03\x04\x04\xc0\xc0";
+
 /// What each engine has sent, and how it is to be decoded: 0 any dialect, 1 vLLM's, 2 router events.
 fn lives() -> Vec<(u8, Vec<Vec<u8>>)> {
     let engines = ["vllm-", "sglang-", "trtllm-native", "trtllm-dynamo"].into_iter().flat_map(fixtures);
@@ -209,6 +213,7 @@ fn lives() -> Vec<(u8, Vec<Vec<u8>>)> {
         Some((1, live.iter().filter_map(|frames| frames_of(frames)?.pop()).collect()))
     });
     lives.extend(replays);
+    lives.push((1, vec![SAME_NAME_TWICE.to_vec()]));
     lives
 }
 

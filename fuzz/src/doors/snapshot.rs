@@ -1,5 +1,7 @@
 //! A snapshot's file, back into an index: as it lies there, and with a checksum that is right.
 
+use std::collections::HashSet;
+
 use kvtap::index::{Copies, Exported, Index, Limits};
 use kvtap::normalize::{Memory, Normalizer, Options};
 use kvtap::snapshot::{Head, Owner, Snapshot, encode};
@@ -70,6 +72,7 @@ fn restored(read: Snapshot<'_>) {
     let rank = normalizer.rank();
     let Some(mut content) = read.content else { return };
     let (mut pieces, mut told, mut asked) = (Vec::new(), 0, Vec::new());
+    let (mut blocks, mut names) = (0, HashSet::new());
     let is_whole = loop {
         match content.pieces(AT_ONCE, &mut pieces) {
             Ok(()) if pieces.is_empty() => break true,
@@ -80,6 +83,8 @@ fn restored(read: Snapshot<'_>) {
             match piece {
                 Exported::Block { block, .. } => {
                     told += 1;
+                    blocks += 1;
+                    names.insert(block.engine);
                     asked.push(block.content);
                 }
                 Exported::Other { .. } => told += 1,
@@ -98,7 +103,7 @@ fn restored(read: Snapshot<'_>) {
     if is_whole {
         assert_eq!(usage.stamp, stamp, "the stamp of another file");
         asked.truncate(4 * CAP);
-        fair(&index, &usage, rank, &asked);
+        fair(&index, &usage, rank, &asked, blocks - names.len() as u64);
         again(&index, &normalizer, read.epoch, &content.head);
     } else {
         // What a keeper does with a file that it refuses.

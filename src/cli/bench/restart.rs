@@ -13,10 +13,6 @@ use crate::cli::Failure;
 use crate::index::{self, Copies, Index};
 use crate::normalize::{self, Normalizer};
 use crate::snapshot::{Head, Owner, Snapshot, Store, encode};
-use crate::worker::Stamp;
-
-/// Pieces that are restored in one transaction, as a feed does it.
-const AT_ONCE: usize = 1 << 14;
 
 /// What a restart takes. Its JSON field names are relied on by other programs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -107,17 +103,8 @@ fn restore_one(store: &Store, at: usize, mut normalizer: Normalizer) -> Result<(
     let owner = owner(at);
     let bytes = store.load(&owner).map_err(failed)?.ok_or_else(|| failed("a snapshot is gone"))?;
     let snapshot = Snapshot::read(&bytes, &owner).map_err(failed)?;
-    let mut content = snapshot.content.ok_or_else(|| failed("a snapshot is bare"))?;
-    let mut pieces = Vec::new();
-    normalizer.reserve(content.blocks());
-    loop {
-        content.pieces(AT_ONCE, &mut pieces).map_err(failed)?;
-        if pieces.is_empty() {
-            break;
-        }
-        normalizer.restore(&pieces).map_err(failed)?;
-    }
-    normalizer.restored(&content.head.memory, Stamp { epoch: 1, sequence: Some(0) }).map_err(failed)
+    let content = snapshot.content.ok_or_else(|| failed("a snapshot is bare"))?;
+    content.restore(snapshot.epoch, &mut normalizer).map(drop).map_err(failed)
 }
 
 fn owner(at: usize) -> Owner {

@@ -25,12 +25,16 @@ pub(super) struct History {
     hole: Option<Hole>,
     doubt: Option<Doubt>,
     beyond_repair: bool,
+    /// The last message that is known to have cleared the cache.
+    cleared: Option<u64>,
 }
 
 /// Messages of this epoch are missing; all of them stand before `before`.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     before: u64,
+    /// The same, should what was heard beyond all that was applied prove to be a dead engine's.
+    near: u64,
     why: Why,
 }
 
@@ -130,7 +134,7 @@ impl History {
         if self.last.is_none() && sequence == 0 {
             self.hole = None;
         } else if sequence > self.next() {
-            self.hole = Some(Hole { before: sequence, why });
+            self.hole = Some(Hole { before: sequence, near: sequence, why });
         }
         if self.ring.len() == RING {
             self.ring.pop_front();
@@ -143,15 +147,17 @@ impl History {
     /// Everything before `before` counts as holed.
     pub(super) fn puncture(&mut self, before: u64, why: Why) {
         if self.hole.is_none_or(|hole| hole.before < before) {
-            self.hole = Some(Hole { before, why });
+            self.hole = Some(Hole { before, near: before.min(self.next()), why });
         }
     }
 
-    /// The live feed has come to the message that is applied next: so what is missing of its life stands before that, though a dead
-    /// one's feed may have been heard beyond it.
-    pub(super) fn reached(&mut self, sequence: u64) {
-        if let Some(hole) = &mut self.hole {
-            hole.before = hole.before.min(sequence);
+    /// This life has not come further than what was applied: a replay has ended there, or the live feed carries that. What a link
+    /// was heard to say beyond it was a dead engine's, and nothing is missing there.
+    pub(super) fn reached(&mut self) {
+        let next = self.next();
+        if let Some(hole) = self.hole.as_mut().filter(|hole| hole.before > next) {
+            hole.before = hole.near;
+            self.heal();
         }
     }
 
@@ -195,8 +201,14 @@ impl History {
     /// The message under `stamp` cleared the cache: what was before it no longer matters.
     pub(super) fn clear(&mut self, stamp: Stamp) {
         let Some(sequence) = stamp.sequence.filter(|_| stamp.epoch == self.epoch) else { return };
-        self.hole = self.hole.filter(|hole| sequence < hole.before);
+        self.cleared = self.cleared.max(Some(sequence));
         self.doubt = self.doubt.filter(|doubt| sequence <= doubt.mark);
+        self.heal();
+    }
+
+    /// What is missing before a clear no longer matters.
+    fn heal(&mut self) {
+        self.hole = self.hole.filter(|hole| self.cleared < Some(hole.before));
         if self.flaw().is_none() {
             self.beyond_repair = false;
         }
@@ -210,15 +222,17 @@ impl History {
         }
     }
 
-    /// A message of this life has no place in it, so nobody knows what it stored or removed.
-    pub(super) fn misplaced(&mut self) {
-        self.puncture(self.next(), Why::Unplaceable);
+    /// A message of this life has no place in it but that it came before `before`, so nobody knows what it stored or removed.
+    pub(super) fn misplaced(&mut self, before: u64) {
+        self.puncture(before, Why::Unplaceable);
         self.beyond_repair = true;
+        self.heal();
     }
 
     /// Forgets everything. Returns the new epoch's number, if the old one held anything.
     pub(super) fn begin(&mut self) -> Option<u64> {
         self.ring.clear();
+        self.cleared = None;
         self.hole = None;
         self.doubt = None;
         self.beyond_repair = false;

@@ -20,7 +20,12 @@
 //!   same message since the live feed's last break (a connection, a gap, a loss on our side), so that a restart
 //!   between the two is not spliced either. A publisher's number 0, live, is the beginning of a life and needs
 //!   neither.
-//! * **Complete.** An end marker proves nothing: numbers must be contiguous. A hole is asked for again from the
+//! * **A second look.** A publisher may take note of a subscription only after it has answered the replay; what it publishes in
+//!   between is in neither. So a link on which nothing was heard when its replay had ended is asked for a replay once more, a
+//!   moment later. The feed stays live meanwhile, since nothing is known to be missing, and whatever may then be missing is
+//!   followed by a live message that shows it.
+//! * **Complete.** An end marker proves nothing: numbers must be contiguous, and nothing may have been lost since the
+//!   replay was asked for. A hole is asked for again from the
 //!   message before it; a hole that a second replay shows again is a number that was burned, or fell out of the
 //!   engine's buffer, and the feed stays incomplete until a clear, a new epoch or a rebuild.
 //! * **An end.** A recovery ends: [`MAX_ROUNDS`] replays, [`MAX_VAIN`] in a row without anything new, one timer
@@ -29,7 +34,7 @@
 //!   healed as a whole: asked from 0, and if the replay still begins there, everything is dropped and applied
 //!   once more. That is a new epoch number though it is the same life: a follower of (epoch, sequence) never
 //!   sees a sequence run backwards. It is tried on a reconnection and, after a replay endpoint failed, on a timer.
-//! * **Plausible.** A number that no engine reaches (2^32 past the last one, 2^40 at the beginning) is never believed:
+//! * **Plausible.** A number that no engine reaches (2^32 past the last one, 2^40 at the beginning), or that cannot be read, is never believed:
 //!   its message is counted and dropped, and the replay is asked what is missing. If that tells a number that fits, all
 //!   is well; if it tells the same nonsense, or there is none, the feed is incomplete until a clear or a new epoch. What
 //!   comes later under its proper number is applied as ever.
@@ -77,6 +82,8 @@ pub struct Machine<P> {
     join: Join,
     /// Our side has lost messages after the newest one: the gap that will show has been counted.
     loss_noted: bool,
+    /// The replay of this link was asked for once more.
+    looked_again: bool,
     /// Live messages in a row whose numbers were not believed.
     disbelieved: u32,
     recovery: Option<Recovery>,
@@ -122,6 +129,7 @@ impl<P> Machine<P> {
             tail: None,
             join: Join::Wanted { from: 0 },
             loss_noted: false,
+            looked_again: false,
             disbelieved: 0,
             recovery: None,
             rebuilds: 0,
@@ -172,10 +180,12 @@ impl<P> Machine<P> {
             Input::Disconnected => self.disconnected(out),
             Input::Live(message) => self.live(message, out),
             Input::Lost => self.lost(Why::Overflow, out),
+            Input::Unnumbered => self.lost(Why::Unnumbered, out),
             Input::OtherLife => self.other_life(out),
             Input::SameLife if !self.replayable => self.history.vouch(0),
             Input::SameLife => {}
             Input::Replayed(message) => self.replayed(message, out),
+            Input::ReplyUnread => self.question_round(),
             Input::ReplayEnded => self.replay_ended(out),
             Input::ReplayFailed(failure) => self.replay_failed(failure, out),
             Input::Fired(timer) => self.fired(timer, out),
@@ -203,12 +213,13 @@ impl<P> Machine<P> {
             Link::Gone => return (State::Gone, Why::GraceOver),
             Link::Up => {}
         }
-        if let Some(recovery) = &self.recovery {
+        if let Some(recovery) = self.recovery.as_ref().filter(|recovery| !recovery.is_second_look) {
             return (State::Replaying, recovery.occasion());
         }
         match (self.history.flaw(), self.history.last()) {
             (Some(why), _) => (State::Incomplete, why),
             (None, Some(_)) => (State::Live, Why::Whole),
+            (None, None) if self.disbelieved > 0 => (State::Incomplete, Why::Unplaceable),
             (None, None) if self.replayable => (State::Live, Why::NoHistory),
             (None, None) => (State::Connecting, Why::NoMessageYet),
         }
@@ -233,6 +244,7 @@ impl<P> Machine<P> {
         }
         self.break_off(out);
         out.push_back(Command::Disarm(Timer::Rebuild));
+        out.push_back(Command::Disarm(Timer::SecondLook));
         out.push_back(Command::Arm(Timer::Grace, 0));
         self.link = Link::Down;
     }
@@ -247,6 +259,7 @@ impl<P> Machine<P> {
         self.tail = None;
         self.join = Join::Wanted { from: 0 };
         self.loss_noted = false;
+        self.looked_again = false;
     }
 
     fn fired(&mut self, timer: Timer, out: &mut Out<P>) {
@@ -259,7 +272,8 @@ impl<P> Machine<P> {
             Timer::Rebuild if self.link == Link::Up && self.recovery.is_none() && self.history.repairable() => {
                 self.recover(Why::Rebuilding, out);
             }
-            Timer::Grace | Timer::Recovery | Timer::Rebuild => {}
+            Timer::SecondLook if self.link == Link::Up && !self.looked_again => self.look_again(out),
+            Timer::Grace | Timer::Recovery | Timer::Rebuild | Timer::SecondLook => {}
         }
     }
 
@@ -267,7 +281,7 @@ impl<P> Machine<P> {
         let (sequence, digest) = (message.sequence, message.digest);
         if sequence == END_OF_REPLAY {
             self.counters.reserved += 1;
-            return;
+            return self.lost(Why::Implausible, out);
         }
         if self.link != Link::Up {
             // A link that delivers stands, whatever it said before.
@@ -293,7 +307,7 @@ impl<P> Machine<P> {
             Place::Next if !self.replayable || sequence == 0 || self.join == Join::Proven => {
                 self.join = Join::Proven;
                 self.heard(sequence, digest);
-                self.history.reached(sequence);
+                self.history.reached();
                 self.apply(message, Why::Whole, out);
             }
             Place::Next => {
@@ -338,6 +352,7 @@ impl<P> Machine<P> {
                 }
                 self.heard(sequence, digest);
                 self.vouch(sequence);
+                self.history.reached();
             }
             Seen::Unknown if rises && self.may_lag(sequence) => {
                 self.counters.stale += 1;
@@ -398,6 +413,7 @@ impl<P> Machine<P> {
 
     /// Live messages before `sequence` are missing, and the engine may have restarted meanwhile.
     fn live_gap(&mut self, sequence: u64) {
+        self.is_more_than_a_look();
         self.counters.gaps += u64::from(!self.loss_noted);
         self.join = Join::Wanted { from: sequence };
     }
@@ -410,7 +426,9 @@ impl<P> Machine<P> {
         let next = self.tail.map_or(0, |(tail, _)| tail.saturating_add(1)).max(self.history.next());
         self.live_gap(next);
         self.loss_noted = true;
-        let unplaced = occasion == Why::Implausible;
+        // The replay that runs may have been served before they were published.
+        self.question_round();
+        let unplaced = occasion != Why::Overflow;
         let vain = if unplaced { self.disbelieved.min(MAX_VAIN) } else { 0 };
         self.disbelieved = self.disbelieved.saturating_add(u32::from(unplaced));
         if !self.replayable {
@@ -429,6 +447,7 @@ impl<P> Machine<P> {
     }
 
     fn wait(&mut self, message: Message<P>) {
+        self.is_more_than_a_look();
         self.heard(message.sequence, message.digest);
         self.counters.overflowed += self.buffer.push(message);
     }

@@ -26,6 +26,8 @@ pub(super) struct Recovery {
     stuck: Option<u64>,
     /// The last replay did not reach its end.
     failed: bool,
+    /// Nothing is known to be missing.
+    pub(super) is_second_look: bool,
     round: Round,
 }
 
@@ -42,8 +44,12 @@ struct Round {
     progress: bool,
     /// A hole was met: the rest is not looked at.
     holed: bool,
-    /// It has carried a number that no engine reaches.
+    /// It has carried a number that no engine reaches, and nothing after it yet.
     odd: bool,
+    /// Something was lost since it was asked for, or a reply of it could not be read: it does not show what is missing.
+    questionable: bool,
+    /// The message that came after the last such number: its place is before that.
+    odd_before: Option<u64>,
 }
 
 // === impl Recovery ===
@@ -64,13 +70,34 @@ impl<P> Machine<P> {
     pub(super) fn recover_from(&mut self, occasion: Why, vain: u32, out: &mut Out<P>) {
         out.push_back(Command::Disarm(Timer::Rebuild));
         out.push_back(Command::Arm(Timer::Recovery, 0));
-        self.ask(Recovery { occasion, rounds: 0, vain, stuck: None, failed: false, round: Round::default() }, out);
+        let (stuck, round) = (None, Round::default());
+        self.ask(Recovery { occasion, rounds: 0, vain, stuck, failed: false, is_second_look: false, round }, out);
+    }
+
+    /// Asks once more on a link that is silent.
+    pub(super) fn look_again(&mut self, out: &mut Out<P>) {
+        if self.recovery.is_some() || self.tail.is_some() {
+            return;
+        }
+        self.looked_again = true;
+        self.recover(Why::Seam, out);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.is_second_look = true;
+        }
+    }
+
+    /// Something is known to be missing, or to wait.
+    pub(super) fn is_more_than_a_look(&mut self) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.is_second_look = false;
+        }
     }
 
     /// The engine restarted, once more. A publisher that always runs backwards is asked ever more slowly.
     pub(super) fn recover_restart(&mut self, out: &mut Out<P>) {
         let vain = self.restarts.min(MAX_VAIN);
         self.restarts = self.restarts.saturating_add(1);
+        self.is_more_than_a_look();
         match self.recovery.take() {
             None => self.recover_from(Why::Restarted, vain, out),
             Some(recovery) => {
@@ -118,6 +145,9 @@ impl<P> Machine<P> {
             self.counters.implausible += 1;
             round.odd = true;
             return;
+        }
+        if std::mem::take(&mut round.odd) {
+            round.odd_before = Some(sequence);
         }
         round.replies += 1;
         if round.replies == 1 && round.from == 0 && self.history.repairable() {
@@ -226,6 +256,7 @@ impl<P> Machine<P> {
     /// Another life's messages: begin again.
     fn renew(&mut self, cause: Cause, out: &mut Out<P>) {
         self.begin(cause, out);
+        self.is_more_than_a_look();
         if let Some(recovery) = self.recovery.take() {
             self.recover_again(Recovery { occasion: Why::Restarted, stuck: None, ..recovery }, out);
         }
@@ -243,7 +274,7 @@ impl<P> Machine<P> {
             }
             self.begin(Cause::ReplayEmpty, out);
         }
-        if !round.holed && self.settle(out) {
+        if !round.holed && self.settle(out) && !round.questionable {
             if round.proven {
                 self.counters.replay(if round.replies == 0 { Outcome::Empty } else { Outcome::Complete });
             }
@@ -264,10 +295,19 @@ impl<P> Machine<P> {
             Failure::Broken => Outcome::Failed,
         });
         // Old servers lose end markers. It is not missed where the replay has met the live feed.
-        if round.proven && !round.holed && self.tail.is_some() && self.join == Join::Proven && self.settle(out) {
+        let joined = round.proven && !round.holed && self.tail.is_some() && self.join == Join::Proven;
+        if joined && self.settle(out) && !round.questionable {
             return self.finish(out);
         }
         self.next_round(out);
+    }
+
+    /// What the replay that runs has brought, and will bring, may not be all.
+    pub(super) fn question_round(&mut self) {
+        self.is_more_than_a_look();
+        if let Some(recovery) = self.recovery.as_mut() {
+            recovery.round.questionable = true;
+        }
     }
 
     fn next_round(&mut self, out: &mut Out<P>) {
@@ -278,10 +318,15 @@ impl<P> Machine<P> {
     }
 
     fn finish(&mut self, out: &mut Out<P>) {
-        if self.recovery.as_ref().is_some_and(|recovery| recovery.round.odd) {
-            self.history.misplaced();
+        self.history.reached();
+        let round = self.recovery.as_ref().map(|recovery| recovery.round).unwrap_or_default();
+        if let Some(before) = if round.odd { Some(self.history.next()) } else { round.odd_before } {
+            self.history.misplaced(before);
         }
         self.end_recovery(out);
+        if self.tail.is_none() && self.history.flaw().is_none() && !self.looked_again {
+            out.push_back(Command::Arm(Timer::SecondLook, 0));
+        }
         self.restarts = 0;
         if self.history.flaw().is_none() {
             self.rebuilds = 0;
@@ -309,6 +354,12 @@ impl<P> Machine<P> {
 
     /// Ends a recovery that leads nowhere: what waits is applied as it is, and the feed is incomplete.
     pub(super) fn give_up(&mut self, why: Why, out: &mut Out<P>) {
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.is_second_look && !recovery.round.holed)
+            && why == Why::ReplayFailed
+        {
+            // The first look was answered, and nobody has heard of anything since.
+            return self.end_recovery(out);
+        }
         if self.join != Join::Proven {
             self.history.doubt(why);
         }
@@ -317,9 +368,11 @@ impl<P> Machine<P> {
                 self.apply(message, why, out);
             }
         }
+        let questionable = self.recovery.as_ref().is_some_and(|recovery| recovery.round.questionable);
         match (self.tail, self.history.last()) {
             (None, None) => self.history.puncture(0, why),
             (Some((tail, _)), last) if last < Some(tail) => self.history.puncture(tail.saturating_add(1), why),
+            _ if questionable => self.history.puncture(self.history.next(), why),
             _ => {}
         }
         self.join = Join::Proven;

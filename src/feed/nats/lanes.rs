@@ -9,9 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::{Ledger, Name, Numbered, Word};
 use super::plane::PlaneOptions;
-use crate::feed::spawn::{Feed, QueuedOptions};
+use crate::feed::Feed;
+use crate::feed::drops::Dropped;
+use crate::feed::link::{Fault, QueueSender, queue};
 use crate::feed::status::Board;
-use crate::feed::zmq::{Fault, QueueSender, queue};
 use crate::index::{Index, IndexError};
 use crate::worker::Identity;
 
@@ -108,17 +109,8 @@ impl Lanes {
     fn spawn(&mut self, key: Key, passing: bool) -> Result<LaneId, IndexError> {
         let options = &self.options;
         let (sender, receiver) = queue(options.queue, CancellationToken::new().drop_guard());
-        let queued = QueuedOptions {
-            identity: identity(options, &key),
-            engine: options.engine,
-            endpoint: options.address(),
-            dialect: options.dialect,
-            copies: options.copies,
-            normalize: options.normalize.clone(),
-            timing: options.timing,
-            limits: options.limits,
-        };
-        let feed = Feed::spawn_queued(queued, receiver, &self.index, &self.board)?;
+        let (identity, following) = (identity(options, &key), options.following.clone());
+        let feed = Feed::spawn_queued(identity, options.address(), following, receiver, &self.index, &self.board)?;
         if self.up {
             sender.connected();
         }
@@ -147,11 +139,8 @@ impl Lanes {
 
     /// The client had no room for messages of the subscription: which ones, their numbers will show.
     pub(super) fn overrun(&mut self) {
-        if self.up {
-            self.disconnected("the client's own queue was full");
-            self.connected();
-        }
-        self.lanes.values().for_each(|lane| lane.queue.rejected("slow_consumer"));
+        self.doubt("the client's own queue was full");
+        self.lanes.values().for_each(|lane| lane.queue.rejected(Dropped::SlowConsumer));
     }
 
     /// A stream goes on where it was left.
@@ -162,9 +151,39 @@ impl Lanes {
         self.told = told;
     }
 
-    /// Another stream took a stream's place: what was in the old one and not read yet is missed.
-    pub(super) fn replaced(&mut self) {
+    /// Something is missed, and it may have been anybody's.
+    pub(super) fn missed(&self) {
         self.lanes.values().for_each(|lane| lane.queue.missed());
+    }
+
+    /// Something was missed, and nobody knows whose it was: each publisher's next number will show.
+    pub(super) fn doubt(&mut self, fault: &str) {
+        if self.up {
+            self.disconnected(fault);
+            self.connected();
+        }
+    }
+
+    /// A message that cannot be read has spent its number, and may have been any rank's.
+    pub(super) fn spend(&mut self, count: Count, digest: u64) {
+        self.hand_out(count, digest, &[], |_| Bytes::new());
+        self.missed_by_others(count, &[]);
+    }
+
+    /// Of a message that was handed to these lanes, a part may have been any other's: of its publisher or stream, if it names one.
+    pub(super) fn missed_by_others(&mut self, count: Count, lanes: &[LaneId]) {
+        let Count::Named(_, name, _) = count else { return self.doubt("a message could not be read") };
+        let mut told = std::mem::take(&mut self.told);
+        self.ledger.miss(name, lanes, &mut told);
+        self.tell(&mut told, |_| Bytes::new());
+        self.told = told;
+    }
+
+    /// A part of a message was for ranks that there is no room for: should one of them be followed later, it has missed that.
+    pub(super) fn turned_away(&mut self, count: Count) {
+        if let Count::Named(_, name, _) = count {
+            self.ledger.no_beginning(name);
+        }
     }
 
     /// Hands a message to these lanes, each its `payload`. `false`: there is no room for its publisher.
@@ -192,7 +211,7 @@ impl Lanes {
             }
             Count::Bare(sequence) => {
                 for lane in lanes.iter().filter_map(|id| Some((self.lanes.get(id)?, *id))) {
-                    lane.0.queue.message(frames(sequence, payload(lane.1)));
+                    lane.0.queue.numbered(sequence, payload(lane.1));
                 }
             }
             Count::None => {
@@ -206,7 +225,7 @@ impl Lanes {
                         }
                     };
                     lane.unnumbered = Some(number);
-                    lane.queue.message(frames(number, payload(*id)));
+                    lane.queue.numbered(number, payload(*id));
                 }
             }
         }
@@ -220,13 +239,21 @@ impl Lanes {
                 Word::OtherLife => lane.queue.other_life(),
                 Word::SameLife => lane.queue.same_life(),
                 Word::Missed => lane.queue.missed(),
-                Word::Message(number) => lane.queue.message(frames(number, payload(id))),
+                Word::Message(number) => lane.queue.numbered(number, payload(id)),
             }
         }
     }
 
-    /// A message for a lane was turned away.
-    pub(super) fn reject(&self, id: LaneId, reason: &'static str) {
+    /// A message of a lane was turned away, and is missing there.
+    pub(super) fn lose(&self, id: LaneId, reason: Dropped) {
+        self.reject(id, reason);
+        if let Some(lane) = self.lanes.get(&id) {
+            lane.queue.missed();
+        }
+    }
+
+    /// A message that is nobody's was turned away; this lane counts it.
+    pub(super) fn reject(&self, id: LaneId, reason: Dropped) {
         if let Some(lane) = self.lanes.get(&id) {
             lane.queue.rejected(reason);
         }
@@ -258,11 +285,6 @@ impl Lanes {
             lane.feed.stop().await;
         }
     }
-}
-
-/// A message as a socket would have brought it.
-fn frames(sequence: u64, payload: Bytes) -> Vec<Bytes> {
-    vec![Bytes::new(), Bytes::copy_from_slice(&sequence.to_be_bytes()), payload]
 }
 
 fn identity(options: &PlaneOptions, key: &Key) -> Identity {

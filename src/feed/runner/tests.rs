@@ -7,9 +7,9 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::block::Grid;
+use crate::feed::link::Fault;
 use crate::feed::machine::Failure;
 use crate::feed::status::Status;
-use crate::feed::zmq::Fault;
 use crate::hash::Seed;
 use crate::index::{self, Chain, Copies, Index};
 use crate::normalize;
@@ -204,6 +204,27 @@ async fn a_gap_is_asked_for_and_filled() {
     let status = stand.entry.status().clone();
     assert_eq!((status.gaps, status.missed, status.duplicates), (1, 0, 1));
     assert_eq!(status.replays.get("complete"), Some(&1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_published_while_the_subscription_was_on_its_way_is_had_a_moment_later() {
+    let mut stand = Stand::new(true);
+    stand.link(LinkEvent::Connected);
+    assert_eq!(stand.asked.recv().await, Some(0));
+    stand.reply(0, stored(0));
+    let (sequence, payload) = end();
+    stand.reply(sequence, payload.clone());
+    stand.until_state(State::Live).await;
+    assert_eq!(stand.asked.recv().await, Some(0), "nothing was heard since");
+    assert_eq!(stand.entry.status().state, State::Live, "and nothing is known to be missing");
+    for n in 0..3 {
+        stand.reply(n, stored(n as u32));
+    }
+    stand.reply(sequence, payload);
+    stand.until("all of it", |status| status.last_sequence == Some(2)).await;
+    assert_eq!((stand.blocks(), stand.entry.status().state), (3, State::Live));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(stand.asked.try_recv().is_err(), "once is enough");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,14 +1,18 @@
-//! What engines publish: messages as vLLM encodes them, from full caches that store a block for each they evict.
+//! What engines publish, for the benches that include this file: messages as vLLM encodes them, from caches that evict a block for
+//! each they store once they are full.
+
+use std::collections::VecDeque;
 
 use kvtap::sim::encode::{Dialect, batch};
 use kvtap::sim::event::{Event, KIND, MEDIUM, Name, Removed, Stored};
-use std::collections::VecDeque;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Tokens a block.
-pub const BLOCK: u32 = 16;
-/// Engines, each with a feed of its own.
+pub const BLOCK: usize = 16;
+/// Engines of most figures, each with a feed of its own.
 pub const RANKS: usize = 8;
+/// Blocks of an engine's cache, in most figures.
+pub const CAPACITY: usize = 8192;
 /// Token ids are below this.
 const VOCABULARY: u32 = 128_000;
 
@@ -26,16 +30,15 @@ pub struct Message {
     pub rank: usize,
     pub frames: [Vec<u8>; 3],
     /// Blocks that it stores.
-    pub stored: u64,
+    pub stored: usize,
     /// Blocks that it removes.
-    pub removed: u64,
+    pub removed: usize,
 }
 
-/// What an engine still holds of a prompt, for a check at the end.
-#[derive(Clone)]
-pub struct Prompt {
-    pub rank: usize,
-    pub tokens: Vec<u32>,
+/// Engines that speak by turns, one message each time; they never end.
+pub struct Engines {
+    engines: Vec<Engine>,
+    turn: usize,
 }
 
 /// An engine's cache.
@@ -45,6 +48,7 @@ struct Engine {
     shape: Shape,
     dialect: Dialect,
     sequence: u64,
+    capacity: usize,
     /// Prompts that grow.
     open: Vec<Chain>,
     turn: usize,
@@ -69,15 +73,22 @@ impl Shape {
         }
     }
 
-    /// Blocks of an engine's cache.
-    fn capacity(self) -> usize {
-        8192
-    }
-
-    fn blocks_a_message(self) -> usize {
+    pub fn blocks_a_message(self) -> usize {
         match self {
             Self::Decode => 1,
             Self::Prefill => 512,
+        }
+    }
+
+    /// Messages that fill the caches of so many engines.
+    pub fn fill(self, ranks: usize) -> usize {
+        ranks * CAPACITY / self.blocks_a_message()
+    }
+
+    fn chains(self) -> usize {
+        match self {
+            Self::Decode => 64,
+            Self::Prefill => 1,
         }
     }
 
@@ -87,44 +98,56 @@ impl Shape {
             Self::Prefill => 512,
         }
     }
+}
 
-    /// Messages that fill every cache.
-    pub fn fill(self) -> usize {
-        RANKS * self.capacity() / self.blocks_a_message()
+// === impl Engines ===
+
+impl Engines {
+    /// So many engines of a cache of so many blocks each.
+    pub fn new(shape: Shape, dialect: Dialect, ranks: usize, capacity: usize) -> Self {
+        Self { engines: (0..ranks).map(|rank| Engine::new(rank, shape, dialect, capacity)).collect(), turn: 0 }
     }
 
-    /// Messages of a round: as many blocks in either shape.
-    pub fn round(self) -> usize {
-        RANKS * 4096 / self.blocks_a_message()
+    /// The whole prompt that an engine's last message has made longer.
+    pub fn prompt(&self, rank: usize) -> &[u32] {
+        let engine = &self.engines[rank];
+        &engine.open[engine.turn].tokens
     }
 }
 
-/// The messages that fill the caches, then those of so many rounds, and what is held at the end.
-pub fn messages(shape: Shape, dialect: Dialect, rounds: usize) -> (Vec<Message>, Vec<Prompt>) {
-    let mut engines: Vec<Engine> = (0..RANKS).map(|rank| Engine::new(rank, shape, dialect)).collect();
-    let total = shape.fill() + rounds * shape.round();
-    let messages = (0..total).map(|i| engines[i % RANKS].step()).collect();
-    let held = engines.iter().filter_map(Engine::newest).collect();
-    (messages, held)
+impl Iterator for Engines {
+    type Item = Message;
+
+    fn next(&mut self) -> Option<Message> {
+        let turn = self.turn;
+        self.turn = (turn + 1) % self.engines.len();
+        Some(self.engines[turn].step())
+    }
 }
 
 // === impl Engine ===
 
 impl Engine {
-    fn new(rank: usize, shape: Shape, dialect: Dialect) -> Self {
-        let open = match shape {
-            Shape::Decode => vec![Chain::default(); 64],
-            Shape::Prefill => vec![Chain::default()],
-        };
-        let rng = fastrand::Rng::with_seed(rank as u64);
-        Self { rank, rng, shape, dialect, sequence: 0, open, turn: 0, finished: VecDeque::new(), held: 0 }
+    fn new(rank: usize, shape: Shape, dialect: Dialect, capacity: usize) -> Self {
+        Self {
+            rank,
+            rng: fastrand::Rng::with_seed(rank as u64),
+            shape,
+            dialect,
+            sequence: 0,
+            capacity,
+            open: vec![Chain::default(); shape.chains()],
+            turn: 0,
+            finished: VecDeque::new(),
+            held: 0,
+        }
     }
 
     fn step(&mut self) -> Message {
         let blocks = self.shape.blocks_a_message();
         let mut events = Vec::new();
         // An engine makes room before it stores, and names each block that it evicts in an event of its own.
-        let room = (self.held + blocks).saturating_sub(self.shape.capacity());
+        let room = (self.held + blocks).saturating_sub(self.capacity);
         for name in self.finished.drain(..room) {
             let names = vec![Name::Int(name)];
             events.push(Event::Removed(Removed { names, medium: Some(MEDIUM.to_owned()), group: Some(0) }));
@@ -134,7 +157,7 @@ impl Engine {
         let payload = batch(self.dialect, 1_764_500_000.5, &events, Some(0));
         let frames = [Vec::new(), self.sequence.to_be_bytes().to_vec(), payload];
         self.sequence += 1;
-        Message { rank: self.rank, frames, stored: blocks as u64, removed: room as u64 }
+        Message { rank: self.rank, frames, stored: blocks, removed: room }
     }
 
     /// The next blocks of the prompt whose turn it is.
@@ -146,10 +169,10 @@ impl Engine {
             chain.tokens.clear();
         }
         let parent = chain.names.last().copied();
-        let tokens: Vec<u32> = (0..blocks as u32 * BLOCK).map(|_| self.rng.u32(..VOCABULARY)).collect();
+        let tokens: Vec<u32> = (0..blocks * BLOCK).map(|_| self.rng.u32(..VOCABULARY)).collect();
         let mut names = Vec::with_capacity(blocks);
         let mut last = parent.unwrap_or(self.rank as u64);
-        for block in tokens.chunks(BLOCK as usize) {
+        for block in tokens.chunks(BLOCK) {
             let bytes: Vec<u8> = block.iter().flat_map(|token| token.to_le_bytes()).collect();
             last = xxh3_64_with_seed(&bytes, last);
             names.push(last);
@@ -160,7 +183,7 @@ impl Engine {
             names: names.into_iter().map(Name::Int).collect(),
             parent: parent.map(Name::Int),
             tokens,
-            block_size: BLOCK,
+            block_size: BLOCK as u32,
             lora: None,
             medium: Some(MEDIUM.to_owned()),
             extra_keys: None,
@@ -168,10 +191,5 @@ impl Engine {
             kind: Some(KIND.to_owned()),
             window: None,
         }
-    }
-
-    fn newest(&self) -> Option<Prompt> {
-        let chain = &self.open[self.turn];
-        (!chain.tokens.is_empty()).then(|| Prompt { rank: self.rank, tokens: chain.tokens.clone() })
     }
 }

@@ -365,12 +365,12 @@ async fn bad_usage_is_64_and_a_failure_is_1_with_one_line() {
 async fn a_prompt_over_the_limit_is_one_line_with_the_limit() {
     let server = server().await;
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), "7 ".repeat(3 << 20)).unwrap();
+    std::fs::write(file.path(), "7 ".repeat(5 << 20)).unwrap();
     let path = file.path().to_str().unwrap();
     let output = run(&["match", "--server", &server.address.to_string(), "--model", "m", "--tokens-file", path]).await;
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(error.starts_with("kvtap: prompt: the message is larger than the limit of 8388608 bytes"), "{error}");
+    assert!(error.starts_with("kvtap: prompt: the message is larger than the limit of 16777216 bytes"), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
     server.stop().await;
 }

@@ -109,7 +109,7 @@ async fn an_over_long_query_is_refused_with_the_limit_named() {
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     assert_eq!(
         status.message(),
-        "prompt: the message is larger than the limit of 8388608 bytes (2097152 tokens as tokens_le)"
+        "prompt: the message is larger than the limit of 16777216 bytes (4194304 tokens as tokens_le)"
     );
     // The connection has survived it.
     client.r#match(by_tokens("llama", &TOKENS)).await.unwrap();

@@ -45,7 +45,7 @@ pub enum Tier {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Group(pub u32);
 
-/// What a group's blocks must hold for a prefix to be usable. DESIGN: hybrid models.
+/// What a group's blocks must hold for a prefix to be usable: vLLM's rule for hybrid models.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GroupRule {
     /// Every block from the first on (`full_attention`, `mla_attention`, `sink_full_attention`).

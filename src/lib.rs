@@ -11,7 +11,7 @@
 //! serve      gRPC: conversion to and from the proto happens here only
 //! admin      /live /ready /metrics /status
 //! net        connections from outside: how many, and how long each may dawdle
-//! telemetry  log lines
+//! telemetry  log lines, the last happenings, traces
 //! roster     which feeds run: who wants which, who gets it
 //! sim        a simulated engine: real cache policy, real wire bytes, real sockets
 //! relay      fleets: what our ranks hold, told over NATS, and others' followed

@@ -598,6 +598,9 @@ fn what_a_running_process_cannot_follow_is_named_by_its_keys() {
         ("log: { format: json }\n", &["log.format"]),
         ("grpc: { drain_grace: 1s, max_message_bytes: 1MiB }\n", &["grpc.max_message_bytes", "grpc.drain_grace"]),
         ("admin: { listen: \"127.0.0.1:1\" }\n", &["admin.listen"]),
+        ("admin: { connections: 9, request_time: 1s }\n", &["admin.connections", "admin.request_time"]),
+        ("nats: { ping_interval: 9s }\n", &[]),
+        ("relay: { servers: \"nats://127.0.0.1:4222\" }\n", &["relay"]),
         ("admin_rpc: { listen: [\"127.0.0.1:9402\"] }\n", &["admin_rpc.listen"]),
         ("admin_rpc: { token_file: /t }\n", &["admin_rpc.token_file"]),
         ("grpc: { watch: { watchers: 1 } }\n", &["grpc.watch"]),
@@ -605,7 +608,14 @@ fn what_a_running_process_cannot_follow_is_named_by_its_keys() {
         ("discovery: { selector: a=b }\n", &["discovery.selector"]),
     ] {
         assert_eq!(before.fixed_changes(&good(text, &[])), keys, "{text}");
+        for key in keys {
+            let is_it =
+                |path: &str| path.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            assert!(kvtap::config::keys().iter().any(|known| is_it(&known.path)), "{key} is no key");
+        }
     }
+    let fleet = |nats| good(&format!("{nats}relay: {{ servers: \"nats://127.0.0.1:4222\" }}\n"), &[]);
+    assert_eq!(fleet("").fixed_changes(&fleet("nats: { ping_interval: 9s }\n")), ["nats", "relay"]);
     let discovering = good("discovery: { selector: a=b }\n", &[]);
     let after = good("discovery: { selector: a=c, namespace: n, model: m, port: 1 }\n", &[]);
     assert_eq!(discovering.fixed_changes(&after), ["discovery.selector", "discovery.namespace"]);

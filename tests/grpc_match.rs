@@ -205,7 +205,8 @@ async fn a_brief_answer_is_the_whole_one_without_what_a_score_does_not_need() {
     let server = Server::start().await;
     let mut deep = server.named_worker("m", "b-deep", 1, "10.0.0.2:8000", &["http://b"]);
     deep.store(grid(16), &prompt(80), Seed::PLAIN);
-    let _idle = server.worker("m", "a-idle", 0);
+    let idle = server.worker("m", "a-idle", 0);
+    idle.entry.status().state = State::Connecting;
     let whole = v1::MatchRequest {
         workers: vec!["http://b".into(), "a-idle".into(), "nobody".into()],
         ..by_tokens("m", &prompt(100))
@@ -216,6 +217,9 @@ async fn a_brief_answer_is_the_whole_one_without_what_a_score_does_not_need() {
     for found in &mut expected.matches {
         found.worker_rank.as_mut().unwrap().model.clear();
         found.age_ms = None;
+        if found.state() == FeedState::Live {
+            found.why.clear();
+        }
         *found = v1::RankMatch {
             tiers: None,
             leading: None,

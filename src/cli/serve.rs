@@ -111,8 +111,8 @@ async fn serve(config: Config, file: File, telemetry: Telemetry, shutdown: Cance
     let snapshots = snapshots(&config, &fleet);
     let wanted = config.wanted(snapshots.as_ref()).map_err(|error| Failure::Failed(error.to_string()))?;
     let begun = roster.set(Source::Config, wanted).await;
-    if let Some(failed) = begun.failed.into_iter().next() {
-        return Err(Failure::Failed(failed));
+    if !begun.failed.is_empty() {
+        return Err(Failure::Failed(begun.failed.join("\n")));
     }
     let (in_force, config_in_force) = watch::channel(Arc::new(config.clone()));
     let changing = Changing { roster: roster.clone(), snapshots: snapshots.clone(), config: config_in_force };

@@ -32,8 +32,8 @@ const EXAMPLE_POOL: u32 = 128;
 
 /// Runs simulated vLLM ranks: real cache policy, real wire bytes, real ZMQ sockets.
 ///
-/// Prints one line a rank once its sockets are open, and a question that a kvtap which follows them answers, runs the load until it is done or until Ctrl-C, then prints one line a rank
-/// with what the engine itself counted.
+/// Prints one line per rank once its sockets are open, and a `kvtap match` command that finds a prompt it holds. Then runs
+/// the load until it is done or Ctrl-C, and prints one line per rank with the engine's own counts.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:

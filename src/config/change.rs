@@ -2,6 +2,7 @@
 
 use super::sections::{Admin, Grpc, Log, Snapshot};
 use super::{Config, Discovery};
+use crate::net::Bounds;
 
 // === impl Config ===
 
@@ -10,12 +11,14 @@ impl Config {
     /// restart brings into force. Everything else can change while it runs.
     pub fn fixed_changes(&self, new: &Self) -> Vec<&'static str> {
         // Taken apart whole, so that whoever adds a setting decides here.
-        let Self { grpc, admin, admin_rpc, log, limits: _, snapshot, nats: _, relay, .. } = self;
+        let Self { grpc, admin, admin_rpc, log, limits: _, snapshot, nats, relay, .. } = self;
         let Self { defaults: _, discovery, feeds: _, .. } = self;
         let Grpc { listen, max_message_bytes, reflection, drain_grace, limits, keep_alive, .. } = grpc;
         // What the files hold can change while it runs; which files they are cannot.
         let Grpc { tls, token_file, adapters, watch, .. } = grpc;
         let Admin { listen: admin_listen, bounds } = admin;
+        // Its three times are one setting.
+        let Bounds { connections, handshake: request_time, idle: _, stall: _ } = bounds;
         let Log { level: _, format } = log;
         let Snapshot { directory, interval } = snapshot;
         let mut differs = vec![
@@ -30,7 +33,8 @@ impl Config {
             ("grpc.adapters", *adapters != new.grpc.adapters),
             ("grpc.watch", *watch != new.grpc.watch),
             ("admin.listen", *admin_listen != new.admin.listen),
-            ("admin.limits", *bounds != new.admin.bounds),
+            ("admin.connections", *connections != new.admin.bounds.connections),
+            ("admin.request_time", *request_time != new.admin.bounds.handshake),
             ("admin_rpc.listen", admin_rpc.listen != new.admin_rpc.listen),
             // What the files hold can change while it runs; which files they are cannot.
             ("admin_rpc.tls", admin_rpc.guards.tls != new.admin_rpc.guards.tls),
@@ -38,6 +42,8 @@ impl Config {
             ("log.format", *format != new.log.format),
             ("snapshot.directory", *directory != new.snapshot.directory),
             ("snapshot.interval", *interval != new.snapshot.interval),
+            // Feeds take their new connection at once, the relay does not.
+            ("nats", relay.is_some() && *nats != new.nats),
             ("relay", *relay != new.relay),
         ];
         match (discovery, &new.discovery) {

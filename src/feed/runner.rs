@@ -287,7 +287,10 @@ impl<S: Source> Runner<S> {
                         let message = message(live.sequence, live.payload);
                         return self.input(Input::Live(message)).await;
                     }
-                    Err(error) => self.complain(error.reason(), 1),
+                    Err(error) => {
+                        self.complain(error.reason(), 1);
+                        return self.input(Input::Unnumbered).await;
+                    }
                 }
             }
         }
@@ -305,7 +308,7 @@ impl<S: Source> Runner<S> {
             }
             Err(error) => {
                 self.complain(error.reason(), 1);
-                Ok(())
+                self.input(Input::ReplyUnread).await
             }
         }
     }

@@ -17,6 +17,7 @@ use super::matching::{Answer, NOBODY, RankAnswer, Who};
 use super::response::{feed_state, match_response, nobody, worker_rank_of};
 use crate::admin::report::{TierBlocks, millis};
 use crate::block::Grid;
+use crate::feed::status::State;
 use crate::proto::codec::Bounded;
 use crate::proto::v1;
 
@@ -150,6 +151,7 @@ impl Answered {
         };
         let (state, why) = match &rank.feed {
             None => (v1::FeedState::Unspecified, NOBODY),
+            Some(feed) if self.brief && feed.state == State::Live => (v1::FeedState::Live, ""),
             Some(feed) => (feed_state(feed.state), &*feed.why),
         };
         let mut first = Numbers::new();
@@ -310,7 +312,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::feed::status::{Entry, State};
+    use crate::feed::status::Entry;
     use crate::index::RankMatch;
     use crate::serve::matching::Feed;
     use crate::worker::{Identity, RankId, Stamp};
@@ -348,7 +350,8 @@ mod tests {
                 partial: rng.bool(),
                 cut_by_unknown_group: rng.bool(),
             };
-            let feed = Feed { state: State::Incomplete, why: short.into(), last_heard: None };
+            let state = [State::Live, State::Incomplete][rng.usize(..2)];
+            let feed = Feed { state, why: short.into(), last_heard: None };
             let nobody = rng.u8(..4) == 0;
             RankAnswer {
                 who: if nobody { Who::Nobody(long) } else { Who::Rank(entry) },

@@ -132,10 +132,7 @@ impl hyper::service::Service<Request<Incoming>> for Passage {
         if let Some(host) = host {
             request.extensions_mut().insert(host);
         }
-        let (head, body) = request.into_parts();
-        let head = Request::from_parts(head, ());
-        let span = telemetry::request_span(&head);
-        let request = Request::from_parts(head.into_parts().0, body);
+        let span = telemetry::request_span(&request);
         let answer = gate.answer(request);
         let answering = async move {
             let response = match deadline {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
+use crate::admin::REFUSALS;
 use crate::proto::codec::{MALFORMED, REASON, refused};
 
 /// Why a call is refused. The text names the limit.
@@ -36,11 +37,6 @@ pub(super) enum Refusal {
     /// The server ends.
     #[error("draining: ask another server; a request without an answer has not been looked at")]
     Draining,
-}
-
-/// Every reason for which a call is refused before anybody looks at what it asks, those of decoding included.
-pub(super) const fn known() -> [&'static str; 10] {
-    crate::admin::REFUSALS
 }
 
 fn seconds(time: &Duration) -> String {
@@ -84,11 +80,11 @@ impl From<Refusal> for Status {
     }
 }
 
-/// The reason of a status that no handler gave: one of [`known`].
+/// The reason of a status that no handler gave: one of [`REFUSALS`].
 pub(super) fn reason(status: &Status) -> Option<&'static str> {
     let said = status.metadata().get(REASON).and_then(|word| word.to_str().ok());
     match said {
-        Some(word) => known().into_iter().find(|known| *known == word),
+        Some(word) => REFUSALS.into_iter().find(|known| *known == word),
         // The transport's own words for a body that is no message: no handler answers so.
         None if status.code() == Code::Internal => Some(MALFORMED),
         None => None,
@@ -114,6 +110,7 @@ mod tests {
             Refusal::MessageTooLarge { most: 8 },
             Refusal::TooSlow { within: Duration::from_secs(1) },
             Refusal::InFlight { most: 1 },
+            Refusal::Streams { most: 1 },
             Refusal::Memory { most: 1 },
             Refusal::Rate { most: 1 },
             Refusal::Token,
@@ -123,7 +120,7 @@ mod tests {
         for refusal in refusals {
             assert_eq!(reason(&Status::from(refusal)), Some(refusal.reason()), "{refusal:?}");
         }
-        assert!(known().contains(&TOO_MANY_ENTRIES));
+        assert!(REFUSALS.contains(&TOO_MANY_ENTRIES));
         assert_eq!(reason(&Status::internal("Missing request message.")), Some(MALFORMED));
         assert_eq!(reason(&Status::not_found("model")), None);
     }

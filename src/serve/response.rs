@@ -26,6 +26,9 @@ fn shorten(found: &mut v1::RankMatch) {
     }
     (found.tiers, found.leading, found.leading_within, found.grid) = (None, None, None, None);
     (found.held_blocks, found.asked_blocks) = (0, 0);
+    if found.state() == v1::FeedState::Live {
+        found.why.clear();
+    }
 }
 
 /// What one rank holds.

@@ -59,7 +59,7 @@ pub struct Options {
 pub struct WatchLimits {
     /// Watchers at one time.
     pub watchers: usize,
-    /// Bytes of history that are kept, so that watches can be resumed. A watcher that has half of it before it is cut.
+    /// Bytes of history that are kept, so that watches can be resumed. A watcher that falls behind by more than half of it is cut.
     pub history_bytes: u64,
 }
 
@@ -200,10 +200,10 @@ async fn end_health_watches(mut health: HealthReporter) {
 // === impl Options ===
 
 impl Default for Options {
-    /// 8 MiB (a million tokens in any form), reflection on, 10 s, plaintext.
+    /// 16 MiB (two million tokens in any form), reflection on, 10 s, plaintext.
     fn default() -> Self {
         Self {
-            max_message_bytes: 8 << 20,
+            max_message_bytes: 16 << 20,
             reflection: true,
             grace: Duration::from_secs(10),
             limits: Limits::default(),

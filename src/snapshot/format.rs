@@ -94,10 +94,10 @@ pub enum Refusal {
     #[error("its checksum is not what it says")]
     Checksum,
     /// It is another worker's, another rank's, or of another configuration.
-    #[error("it is of another feed or of another configuration")]
+    #[error("it belongs to another feed or configuration")]
     Owner,
     /// Its checksum is right and its content cannot be.
-    #[error("its content cannot be")]
+    #[error("its content is inconsistent")]
     Malformed,
 }
 

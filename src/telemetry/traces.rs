@@ -137,7 +137,7 @@ fn wanted(variable: impl Fn(&str) -> Option<String>) -> bool {
 }
 
 /// The span of one gRPC request; none where traces are off.
-pub fn request_span(request: &Request<()>) -> Span {
+pub fn request_span<B>(request: &Request<B>) -> Span {
     // A span that goes nowhere would be made and kept all the same: a subscriber whose layer of traces is absent has no
     // layer that refuses it.
     if !super::TRACED.load(Ordering::Relaxed) {

@@ -145,7 +145,9 @@ pub fn owners(
         let event = inside.rest().get(..length).unwrap_or_default();
         let mut header = Header::default();
         let owner = match header.read(&mut inside) {
-            Ok(()) => header.worker.map(|worker| (worker, header.rank.unwrap_or(0))),
+            Ok(()) | Err(Fault::Event(EventError::UnknownTag)) => {
+                header.worker.map(|worker| (worker, header.rank.unwrap_or(0)))
+            }
             Err(Fault::Message(error)) => return Err(error),
             Err(Fault::Event(_)) => None,
         };
@@ -265,7 +267,8 @@ impl<'a> Header<'a> {
         }
         match self.worker {
             None => Err(EventError::MissingField.into()),
-            Some(_) if shared => Err(EventError::BadField.into()),
+            // It says nothing of what the worker holds itself.
+            Some(_) if shared => Err(EventError::UnknownTag.into()),
             Some(_) => Ok(()),
         }
     }

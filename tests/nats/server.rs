@@ -23,6 +23,8 @@ pub struct Server {
     folder: TempDir,
     settings: String,
     port: u16,
+    /// Where it listens now.
+    speaks_at: u16,
 }
 
 impl Server {
@@ -38,17 +40,27 @@ impl Server {
 
     async fn at(port: u16, settings: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let mut server = Self { child: None, folder, settings: settings.to_owned(), port };
+        let mut server = Self { child: None, folder, settings: settings.to_owned(), port, speaks_at: port };
         server.start_again().await;
         server
     }
 
     /// Starts a server that was killed: on its port, with its store.
     pub async fn start_again(&mut self) {
-        assert!(self.child.is_none(), "it runs");
-        let at = self.folder.path();
         // -1: any port.
         let port = if self.port == 0 { -1 } else { i32::from(self.port) };
+        self.port = self.listen(port).await;
+        self.speaks_at = self.port;
+    }
+
+    /// The same on another port, until it is killed.
+    pub async fn start_elsewhere(&mut self) {
+        self.speaks_at = self.listen(-1).await;
+    }
+
+    async fn listen(&mut self, port: i32) -> u16 {
+        assert!(self.child.is_none(), "it runs");
+        let at = self.folder.path();
         let config = at.join("server.conf");
         let text = format!(
             "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\" }}\n{}\n",
@@ -70,14 +82,14 @@ impl Server {
             .expect("nats-server starts: tests/peers/setup.sh installs it");
         self.child = Some(child);
         let deadline = Instant::now() + PATIENCE;
-        self.port = loop {
+        loop {
             if let Some(port) = read_port(&ports) {
-                break port;
+                return port;
             }
             let log = std::fs::read_to_string(at.join("log")).unwrap_or_default();
             assert!(Instant::now() < deadline, "the server does not listen:\n{log}");
             sleep(Duration::from_millis(5)).await;
-        };
+        }
     }
 
     /// Where the server keeps files; tests may put theirs there.
@@ -86,7 +98,7 @@ impl Server {
     }
 
     pub fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        format!("nats://127.0.0.1:{}", self.speaks_at)
     }
 
     /// Ends it at once, as a crash would.

@@ -6,7 +6,7 @@ use kvtap::wire::Dialect;
 use serde_json::Value;
 
 use crate::server::Server;
-use crate::tap::{Tap, options, stored};
+use crate::tap::{Tap, options, removed, stored};
 
 const STREAM: &str = "namespace-prod-component-backend-kv-events";
 const SUBJECT: &str = "namespace-prod-component-backend-kv-events.queue";
@@ -73,6 +73,28 @@ async fn a_restarted_server_is_read_on_from_where_it_was_left() {
     store(&context, &stored(1, 0, 1..2)).await;
     let status = tap.live("plane/1", 0, 2).await;
     assert_eq!((tap.matched("plane/1", 0), status.epoch, status.gaps), (2, 1, 0));
+}
+
+#[tokio::test]
+async fn a_stream_that_lost_what_was_not_read_yet_leaves_its_ranks_incomplete_though_nothing_follows() {
+    let mut server = Server::start().await;
+    let context = make(&server).await;
+    let tap = tap(&server).await;
+    store(&context, &stored(1, 0, 0..1)).await;
+    tap.live("plane/1", 0, 1).await;
+    server.kill().await;
+    let gone = tap.until("plane/1", 0, "disconnected", |status| status.state == State::Connecting).await;
+    assert!(gone.fault.is_some_and(|fault| fault.contains("connection")), "not by a heartbeat that stayed away");
+
+    // Where the tap does not look.
+    server.start_elsewhere().await;
+    let context = make(&server).await;
+    store(&context, &removed(1, 0, 0)).await;
+    context.get_stream(STREAM).await.unwrap().purge().await.unwrap();
+    server.kill().await;
+    server.start_again().await;
+    let status = tap.until("plane/1", 0, "back", |status| status.state != State::Connecting).await;
+    assert_eq!((status.state, status.messages), (State::Incomplete, 1), "{status:?}");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::feed::zmq::{Endpoint, Fault, Host, Mode};
 /// A clock that is this far off, in seconds, is worth mending: ages and logs are compared across hosts.
 const CLOCK_SECONDS: f64 = 2.0;
 
-const SAID: &str = "its events are on? vLLM: --kv-events-config with enable_kv_cache_events and publisher zmq; SGLang: \
+const SAID: &str = "are its events on? vLLM: --kv-events-config with enable_kv_cache_events and publisher zmq; SGLang: \
                     --kv-events-config; TensorRT-LLM: event_buffer_max_size. Where its endpoint has no `*`, vLLM connects: use bind. \
                     Then send the same prompt twice";
 
@@ -78,10 +78,10 @@ fn unreached(target: &Target, live: &Live) -> Finding {
 fn cause(endpoint: &Endpoint, fault: &Fault) -> (&'static str, &'static str) {
     let named = matches!(endpoint, Endpoint::Tcp { host: Host::Name(_), .. });
     match fault {
-        Fault::NoAddress => ("name", "the name means no address: correct it, or its DNS"),
+        Fault::NoAddress => ("name", "the host name does not resolve: correct it, or fix DNS"),
         // A resolver's errors are no system calls'.
         Fault::Connect(error) if named && error.raw_os_error().is_none() => {
-            ("name", "the name means no address: correct it, or its DNS")
+            ("name", "the host name does not resolve: correct it, or fix DNS")
         }
         Fault::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused => (
             "refused",

@@ -325,7 +325,11 @@ mod tests {
         for (width, height) in [(1, 1), (20, 3), (80, 24), (300, 2)] {
             let area = Rect::new(0, 0, width, height);
             let view = View { keys: true, failure: Some("gone".to_owned()), ..View::default() };
-            paint(&watched(), &view, area, &mut Buffer::empty(area));
+            let mut drawn = Buffer::empty(area);
+            paint(&watched(), &view, area, &mut drawn);
+            let text: String = drawn.content().iter().map(|cell| cell.symbol()).collect();
+            assert!(width < 20 || text.contains("kvtap"), "{width} by {height}: {text}");
+            assert!(height < 24 || text.contains("gone"), "{width} by {height}: {text}");
         }
     }
 

@@ -24,7 +24,8 @@
 //!   between is in neither. So a link on which nothing was heard when its replay had ended is asked for a replay once more, a
 //!   moment later. The feed stays live meanwhile, since nothing is known to be missing, and whatever may then be missing is
 //!   followed by a live message that shows it.
-//! * **Complete.** An end marker proves nothing: numbers must be contiguous. A hole is asked for again from the
+//! * **Complete.** An end marker proves nothing: numbers must be contiguous, and nothing may have been lost since the
+//!   replay was asked for. A hole is asked for again from the
 //!   message before it; a hole that a second replay shows again is a number that was burned, or fell out of the
 //!   engine's buffer, and the feed stays incomplete until a clear, a new epoch or a rebuild.
 //! * **An end.** A recovery ends: [`MAX_ROUNDS`] replays, [`MAX_VAIN`] in a row without anything new, one timer
@@ -33,7 +34,7 @@
 //!   healed as a whole: asked from 0, and if the replay still begins there, everything is dropped and applied
 //!   once more. That is a new epoch number though it is the same life: a follower of (epoch, sequence) never
 //!   sees a sequence run backwards. It is tried on a reconnection and, after a replay endpoint failed, on a timer.
-//! * **Plausible.** A number that no engine reaches (2^32 past the last one, 2^40 at the beginning) is never believed:
+//! * **Plausible.** A number that no engine reaches (2^32 past the last one, 2^40 at the beginning), or that cannot be read, is never believed:
 //!   its message is counted and dropped, and the replay is asked what is missing. If that tells a number that fits, all
 //!   is well; if it tells the same nonsense, or there is none, the feed is incomplete until a clear or a new epoch. What
 //!   comes later under its proper number is applied as ever.
@@ -179,10 +180,12 @@ impl<P> Machine<P> {
             Input::Disconnected => self.disconnected(out),
             Input::Live(message) => self.live(message, out),
             Input::Lost => self.lost(Why::Overflow, out),
+            Input::Unnumbered => self.lost(Why::Unnumbered, out),
             Input::OtherLife => self.other_life(out),
             Input::SameLife if !self.replayable => self.history.vouch(0),
             Input::SameLife => {}
             Input::Replayed(message) => self.replayed(message, out),
+            Input::ReplyUnread => self.question_round(),
             Input::ReplayEnded => self.replay_ended(out),
             Input::ReplayFailed(failure) => self.replay_failed(failure, out),
             Input::Fired(timer) => self.fired(timer, out),
@@ -216,6 +219,7 @@ impl<P> Machine<P> {
         match (self.history.flaw(), self.history.last()) {
             (Some(why), _) => (State::Incomplete, why),
             (None, Some(_)) => (State::Live, Why::Whole),
+            (None, None) if self.disbelieved > 0 => (State::Incomplete, Why::Unplaceable),
             (None, None) if self.replayable => (State::Live, Why::NoHistory),
             (None, None) => (State::Connecting, Why::NoMessageYet),
         }
@@ -277,7 +281,7 @@ impl<P> Machine<P> {
         let (sequence, digest) = (message.sequence, message.digest);
         if sequence == END_OF_REPLAY {
             self.counters.reserved += 1;
-            return;
+            return self.lost(Why::Implausible, out);
         }
         if self.link != Link::Up {
             // A link that delivers stands, whatever it said before.
@@ -422,7 +426,9 @@ impl<P> Machine<P> {
         let next = self.tail.map_or(0, |(tail, _)| tail.saturating_add(1)).max(self.history.next());
         self.live_gap(next);
         self.loss_noted = true;
-        let unplaced = occasion == Why::Implausible;
+        // The replay that runs may have been served before they were published.
+        self.question_round();
+        let unplaced = occasion != Why::Overflow;
         let vain = if unplaced { self.disbelieved.min(MAX_VAIN) } else { 0 };
         self.disbelieved = self.disbelieved.saturating_add(u32::from(unplaced));
         if !self.replayable {

@@ -46,6 +46,8 @@ pub enum Input<P> {
     Live(Message<P>),
     /// At this place in the live messages some were lost on our side of the link.
     Lost,
+    /// At this place in the live messages one came whose number cannot be read.
+    Unnumbered,
     /// The source names its lives: what comes from here on is of another one.
     OtherLife,
     /// The source names its lives: what comes from here on is of the same one as before the link broke. Nothing new
@@ -53,6 +55,8 @@ pub enum Input<P> {
     SameLife,
     /// A message of the replay that was last asked for.
     Replayed(Message<P>),
+    /// A reply of that replay that cannot be read.
+    ReplyUnread,
     /// That replay's end marker.
     ReplayEnded,
     /// That replay ended otherwise.
@@ -178,6 +182,8 @@ pub enum Why {
     Seam,
     /// Replaying: a live message came under a number that no engine reaches.
     Implausible,
+    /// Replaying: a live message came whose number cannot be read.
+    Unnumbered,
     /// Replaying: the engine restarted.
     Restarted,
     /// Replaying: an incomplete feed is being rebuilt.
@@ -200,7 +206,7 @@ pub enum Why {
     BurnedNumber,
     /// Incomplete: a message could not be read.
     Unreadable,
-    /// Incomplete: a message came under a number that no engine reaches, and the replay tells no other.
+    /// Incomplete: a message came whose number cannot be read or that no engine reaches, and the replay tells no other.
     Unplaceable,
     /// Gone: the grace is over.
     GraceOver,
@@ -348,6 +354,7 @@ impl Why {
             Self::Overflow => "messages were lost in our own queue, asking for them",
             Self::Seam => "joining the replay to the live feed",
             Self::Implausible => "a message came under a number that no engine reaches, asking what is missing",
+            Self::Unnumbered => "a message came whose number cannot be read, asking what is missing",
             Self::Restarted => "the engine restarted, asking for what it published since",
             Self::Rebuilding => "asking once more for the whole history",
             Self::NoHistory => "the engine has published nothing yet",
@@ -359,7 +366,7 @@ impl Why {
             Self::ReplayTooYoung => "messages are missing, and the replay no longer reaches back to them",
             Self::BurnedNumber => "the engine counted a message that it never sent",
             Self::Unreadable => "a message could not be read",
-            Self::Unplaceable => "a message came under a number that no engine reaches: what it held is not known",
+            Self::Unplaceable => "a message came without a number that can be believed: what it held is not known",
             Self::GraceOver => "the engine stayed away beyond the grace, its blocks were withdrawn",
         }
     }

@@ -48,6 +48,8 @@ struct Round {
     odd: bool,
     /// The message that came after the last such number: its place is before that.
     odd_before: Option<u64>,
+    /// Something was lost since it was asked for, or a reply of it could not be read: it does not show what is missing.
+    questionable: bool,
 }
 
 // === impl Recovery ===
@@ -272,7 +274,7 @@ impl<P> Machine<P> {
             }
             self.begin(Cause::ReplayEmpty, out);
         }
-        if !round.holed && self.settle(out) {
+        if !round.holed && self.settle(out) && !round.questionable {
             if round.proven {
                 self.counters.replay(if round.replies == 0 { Outcome::Empty } else { Outcome::Complete });
             }
@@ -293,10 +295,18 @@ impl<P> Machine<P> {
             Failure::Broken => Outcome::Failed,
         });
         // Old servers lose end markers. It is not missed where the replay has met the live feed.
-        if round.proven && !round.holed && self.tail.is_some() && self.join == Join::Proven && self.settle(out) {
+        let joined = round.proven && !round.holed && self.tail.is_some() && self.join == Join::Proven;
+        if joined && self.settle(out) && !round.questionable {
             return self.finish(out);
         }
         self.next_round(out);
+    }
+
+    /// What the replay that runs has brought, and will bring, may not be all.
+    pub(super) fn question_round(&mut self) {
+        if let Some(recovery) = self.recovery.as_mut() {
+            recovery.round.questionable = true;
+        }
     }
 
     fn next_round(&mut self, out: &mut Out<P>) {
@@ -343,9 +353,9 @@ impl<P> Machine<P> {
 
     /// Ends a recovery that leads nowhere: what waits is applied as it is, and the feed is incomplete.
     pub(super) fn give_up(&mut self, why: Why, out: &mut Out<P>) {
-        if self.recovery.as_ref().is_some_and(|recovery| recovery.is_second_look && !recovery.round.holed)
-            && why == Why::ReplayFailed
-        {
+        let is_mere_look =
+            |recovery: &Recovery| recovery.is_second_look && !recovery.round.holed && !recovery.round.questionable;
+        if why == Why::ReplayFailed && self.recovery.as_ref().is_some_and(is_mere_look) {
             // The first look was answered, and nobody has heard of anything since.
             return self.end_recovery(out);
         }
@@ -357,9 +367,11 @@ impl<P> Machine<P> {
                 self.apply(message, why, out);
             }
         }
+        let questionable = self.recovery.as_ref().is_some_and(|recovery| recovery.round.questionable);
         match (self.tail, self.history.last()) {
             (None, None) => self.history.puncture(0, why),
             (Some((tail, _)), last) if last < Some(tail) => self.history.puncture(tail.saturating_add(1), why),
+            _ if questionable => self.history.puncture(self.history.next(), why),
             _ => {}
         }
         self.join = Join::Proven;

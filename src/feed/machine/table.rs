@@ -37,10 +37,12 @@ fn input(words: &str) -> Input<String> {
         ("up", _) => Input::Connected,
         ("down", _) => Input::Disconnected,
         ("lost", _) => Input::Lost,
+        ("unnumbered", _) => Input::Unnumbered,
         ("other", "life") => Input::OtherLife,
         ("same", "life") => Input::SameLife,
         ("live", word) => Input::Live(message(word)),
         ("replay", "end") => Input::ReplayEnded,
+        ("replay", "unread") => Input::ReplyUnread,
         ("replay", "timeout") => Input::ReplayFailed(Failure::Timeout),
         ("replay", "broken") => Input::ReplayFailed(Failure::Broken),
         ("replay", word) => Input::Replayed(message(word)),
@@ -415,13 +417,14 @@ fn a_gap() {
             ],
         },
         Row {
-            sentence: "the number of an end marker is no message's",
+            sentence: "the number of an end marker is no message's: what came under it is not known",
             replay: NONE,
             steps: &[
                 "up -> connecting NoMessageYet",
                 "live 0 -> apply 1:0, live Whole",
-                "live max ->",
+                "live max -> incomplete Unplaceable",
                 "live 1 -> apply 1:1",
+                "cleared 1:1 -> live Whole",
             ],
         },
         Row {
@@ -949,7 +952,7 @@ fn counters_tell_what_happened() {
         machine.handle(input(step), &mut out);
     }
     let counters = machine.counters();
-    assert_eq!((counters.gaps, counters.missed, counters.duplicates, counters.reserved), (3, 5, 1, 1));
+    assert_eq!((counters.gaps, counters.missed, counters.duplicates, counters.reserved), (4, 5, 1, 1));
     assert_eq!(counters.resets, [1, 0, 0, 0, 0, 0, 0]);
 }
 
@@ -1056,8 +1059,163 @@ fn a_number_that_no_engine_reaches() {
                 "live 9223372036854775808 -> replaying Implausible, ask 0",
                 "live 9223372036854775809 ->",
                 "replay 0 ->",
+                "replay end -> ask 0 after 1",
+                "replay 0 ->",
                 "replay end -> stop, live Whole",
                 "live 9223372036854775810 -> replaying Implausible, ask 0 after 2",
+            ],
+        },
+    ]);
+}
+
+#[test]
+fn a_loss_while_a_replay_runs() {
+    check(&[
+        Row {
+            sentence: "is asked about once more, since the replay may have been served before what was lost was published",
+            replay: REPLAY,
+            steps: &[
+                "up -> ask 0, replaying LateJoin",
+                "live 1 ->",
+                "lost ->",
+                "replay 0 -> apply 1:0",
+                "replay 1 -> apply 1:1",
+                "replay end -> ask 1",
+                "replay 1 ->",
+                "replay 2 -> apply 1:2",
+                "replay end -> stop, live Whole",
+            ],
+        },
+        Row {
+            sentence: "leaves the feed incomplete where no replay ends without another one",
+            replay: REPLAY,
+            steps: &[
+                "up -> ask 0, replaying LateJoin",
+                "replay 0 -> apply 1:0",
+                "lost ->",
+                "replay end -> ask 0",
+                "replay 0 ->",
+                "lost ->",
+                "replay end -> ask 0 after 1",
+                "replay 0 ->",
+                "lost ->",
+                "replay end -> ask 0 after 2",
+                "replay 0 ->",
+                "lost ->",
+                "replay end -> ask 0 after 3",
+                "replay 0 ->",
+                "lost ->",
+                "replay end -> stop, incomplete ReplayShort",
+                "cleared 1:0 ->",
+                "live 1 -> apply 1:1",
+                "cleared 1:1 -> live Whole",
+            ],
+        },
+        Row {
+            sentence: "an old server's lost end marker does not make up for it",
+            replay: REPLAY,
+            steps: &[
+                "up -> ask 0, replaying LateJoin",
+                "live 1 ->",
+                "replay 0 -> apply 1:0",
+                "replay 1 -> apply 1:1",
+                "lost ->",
+                "replay timeout -> ask 1",
+                "replay 1 ->",
+                "replay end -> stop, live Whole",
+            ],
+        },
+    ]);
+}
+
+#[test]
+fn a_message_whose_number_cannot_be_read() {
+    check(&[
+        Row {
+            sentence: "is asked about, and the replay has it under its number",
+            replay: REPLAY,
+            steps: &[
+                "up -> ask 0, replaying LateJoin",
+                "live 0 -> stop, apply 1:0, live Whole",
+                "unnumbered -> replaying Unnumbered, ask 0",
+                "replay 0 ->",
+                "replay 1 -> apply 1:1",
+                "replay end -> stop, live Whole",
+            ],
+        },
+        Row {
+            sentence: "is none of the engine's where its replay knows nothing of it",
+            replay: REPLAY,
+            steps: &[
+                "up -> ask 0, replaying LateJoin",
+                "live 0 -> stop, apply 1:0, live Whole",
+                "unnumbered -> replaying Unnumbered, ask 0",
+                "replay 0 ->",
+                "replay end -> stop, live Whole",
+            ],
+        },
+        Row {
+            sentence: "says that something was published, whatever the replay says",
+            replay: REPLAY,
+            steps: &[
+                "up -> ask 0, replaying LateJoin",
+                "replay end -> stop, live NoHistory",
+                "unnumbered -> replaying Unnumbered, ask 0",
+                "replay end -> stop, incomplete Unplaceable",
+                "live 0 -> apply 1:0, live Whole",
+            ],
+        },
+        Row {
+            sentence: "leaves a feed without replay incomplete until a clear",
+            replay: NONE,
+            steps: &[
+                "up -> connecting NoMessageYet",
+                "live 0 -> apply 1:0, live Whole",
+                "unnumbered -> incomplete Unplaceable",
+                "live 1 -> apply 1:1",
+                "live 2 -> apply 1:2",
+                "cleared 1:2 -> live Whole",
+            ],
+        },
+    ]);
+}
+
+#[test]
+fn a_reply_that_cannot_be_read() {
+    check(&[
+        Row {
+            sentence: "leaves the replay without what it held, and it is asked once more",
+            replay: REPLAY,
+            steps: &[
+                "up -> ask 0, replaying LateJoin",
+                "replay 0 -> apply 1:0",
+                "replay unread ->",
+                "replay end -> ask 0",
+                "replay 0 ->",
+                "replay 1 -> apply 1:1",
+                "replay end -> stop, live Whole",
+            ],
+        },
+        Row {
+            sentence: "again and again leaves the feed incomplete",
+            replay: REPLAY,
+            steps: &[
+                "up -> ask 0, replaying LateJoin",
+                "replay 0 -> apply 1:0",
+                "replay unread ->",
+                "replay end -> ask 0",
+                "replay 0 ->",
+                "replay unread ->",
+                "replay end -> ask 0 after 1",
+                "replay 0 ->",
+                "replay unread ->",
+                "replay end -> ask 0 after 2",
+                "replay 0 ->",
+                "replay unread ->",
+                "replay end -> ask 0 after 3",
+                "replay 0 ->",
+                "replay unread ->",
+                "replay end -> stop, incomplete ReplayShort",
             ],
         },
     ]);

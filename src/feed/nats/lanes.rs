@@ -147,10 +147,7 @@ impl Lanes {
 
     /// The client had no room for messages of the subscription: which ones, their numbers will show.
     pub(super) fn overrun(&mut self) {
-        if self.up {
-            self.disconnected("the client's own queue was full");
-            self.connected();
-        }
+        self.doubt("the client's own queue was full");
         self.lanes.values().for_each(|lane| lane.queue.rejected("slow_consumer"));
     }
 
@@ -162,9 +159,39 @@ impl Lanes {
         self.told = told;
     }
 
-    /// Another stream took a stream's place: what was in the old one and not read yet is missed.
-    pub(super) fn replaced(&mut self) {
+    /// Something is missed, and it may have been anybody's.
+    pub(super) fn missed(&self) {
         self.lanes.values().for_each(|lane| lane.queue.missed());
+    }
+
+    /// Something was missed, and nobody knows whose it was: each publisher's next number will show.
+    pub(super) fn doubt(&mut self, fault: &str) {
+        if self.up {
+            self.disconnected(fault);
+            self.connected();
+        }
+    }
+
+    /// A message that cannot be read has spent its number, and may have been any rank's.
+    pub(super) fn spend(&mut self, count: Count, digest: u64) {
+        self.hand_out(count, digest, &[], |_| Bytes::new());
+        self.missed_by_others(count, &[]);
+    }
+
+    /// Of a message that was handed to these lanes, a part may have been any other's: of its publisher or stream, if it names one.
+    pub(super) fn missed_by_others(&mut self, count: Count, lanes: &[LaneId]) {
+        let Count::Named(_, name, _) = count else { return self.doubt("a message could not be read") };
+        let mut told = std::mem::take(&mut self.told);
+        self.ledger.miss(name, lanes, &mut told);
+        self.tell(&mut told, |_| Bytes::new());
+        self.told = told;
+    }
+
+    /// A part of a message was for ranks that there is no room for: should one of them be followed later, it has missed that.
+    pub(super) fn turned_away(&mut self, count: Count) {
+        if let Count::Named(_, name, _) = count {
+            self.ledger.no_beginning(name);
+        }
     }
 
     /// Hands a message to these lanes, each its `payload`. `false`: there is no room for its publisher.
@@ -225,7 +252,15 @@ impl Lanes {
         }
     }
 
-    /// A message for a lane was turned away.
+    /// A message of a lane was turned away, and is missing there.
+    pub(super) fn lose(&self, id: LaneId, reason: &'static str) {
+        self.reject(id, reason);
+        if let Some(lane) = self.lanes.get(&id) {
+            lane.queue.missed();
+        }
+    }
+
+    /// A message that is nobody's was turned away; this lane counts it.
     pub(super) fn reject(&self, id: LaneId, reason: &'static str) {
         if let Some(lane) = self.lanes.get(&id) {
             lane.queue.rejected(reason);

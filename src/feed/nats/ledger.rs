@@ -251,12 +251,32 @@ impl<K: Copy + Eq + Hash> Ledger<K> {
         }
     }
 
-    /// A rank is not followed any more.
+    /// A message of `publisher` may have been any of its ranks', but these.
+    pub(super) fn miss(&mut self, publisher: Name, but: &[K], out: &mut Out<K>) {
+        let Some(known) = self.publishers.get_mut(&publisher) else { return };
+        known.whole = false;
+        for rank in known.ranks.iter().filter(|rank| !but.contains(rank)) {
+            if let Some(course) = self.courses.get_mut(rank) {
+                course.next = course.next.saturating_add(1);
+                out.push((*rank, Word::Missed));
+            }
+        }
+    }
+
+    /// A rank of `publisher` that appears from now on may have spoken before.
+    pub(super) fn no_beginning(&mut self, publisher: Name) {
+        if let Some(known) = self.publishers.get_mut(&publisher) {
+            known.whole = false;
+        }
+    }
+
+    /// A rank is not followed any more. Should it come back, it has missed its beginning.
     pub(super) fn forget(&mut self, rank: K) {
-        if let Some(course) = self.courses.remove(&rank)
-            && let Some(known) = self.publishers.get_mut(&course.publisher)
-        {
-            known.ranks.remove(&rank);
+        if let Some(course) = self.courses.remove(&rank) {
+            if let Some(known) = self.publishers.get_mut(&course.publisher) {
+                known.ranks.remove(&rank);
+            }
+            self.no_beginning(course.publisher);
         }
     }
 

@@ -21,9 +21,8 @@ const READ_AHEAD: usize = 256;
 pub(super) enum Item {
     /// From here on nothing is missed.
     Up,
-    /// The same, of a stream of this name, whose next message this is the number of; `false`: another stream was read
-    /// before.
-    Reading(Name, bool),
+    /// The same, of the stream of this name.
+    Reading(Name, Since),
     /// From here on everything is missed, for this reason.
     Down(String),
     /// An attempt to connect failed.
@@ -32,6 +31,17 @@ pub(super) enum Item {
     Overrun,
     /// A message; by its stream and its number from 0 there, where it comes from one.
     Message(Box<Message>, Option<(Name, u64)>),
+}
+
+/// What has become of a stream since it was last read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Since {
+    /// It goes on where it was left, or is read for the first time.
+    GoesOn,
+    /// It has dropped messages that were not read yet.
+    Trimmed,
+    /// Another stream has its place.
+    Replaced,
 }
 
 /// Where items come from.
@@ -147,13 +157,16 @@ impl Listener {
     async fn read(&mut self, mut connection: Connection) -> String {
         let Some(reader) = &mut self.reader else { return String::new() };
         loop {
-            let ended = tokio::select! {
+            let (ended, is_usable) = tokio::select! {
                 biased;
-                ended = reader.read(connection.client.clone(), &self.told) => ended,
-                ended = closed(&mut connection.events) => return ended,
+                ended = reader.read(connection.client.clone(), &self.told) => (ended, true),
+                ended = closed(&mut connection.events) => (ended, false),
             };
             if reader.has_read() {
                 self.backoff.reset();
+            }
+            if !is_usable {
+                return ended;
             }
             let _ = self.told.send(Item::Down(ended)).await;
             sleep(self.backoff.wait()).await;
@@ -209,11 +222,12 @@ fn happened(event: Event) -> Happened {
     }
 }
 
-/// Returns once the connection can be used no more. A stream's reader notices by itself when it is merely gone.
+/// Returns once the connection is gone: a stream's reader would notice only when it misses the server's heartbeats.
 async fn closed(events: &mut mpsc::Receiver<Event>) -> String {
     loop {
         match events.recv().await {
             None => return "the client ended".to_owned(),
+            Some(Event::Disconnected) => return "the connection ended".to_owned(),
             Some(event) => {
                 if let Happened::End(why) = happened(event) {
                     return why;

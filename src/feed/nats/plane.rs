@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::door::Door;
 use super::lanes::{Count, Key, LaneId, Lanes};
 use super::ledger::Numbered;
-use super::link::{Item, Link};
+use super::link::{Item, Link, Since};
 use super::{ConnectionOptions, Pattern};
 use crate::feed::machine::Limits;
 use crate::feed::runner::Timing;
@@ -173,12 +173,11 @@ impl Task {
     fn take(&mut self, item: Item) {
         match item {
             Item::Up => self.up(),
-            Item::Reading(stream, goes_on) => {
+            Item::Reading(stream, since) => {
                 self.up();
-                if goes_on {
-                    self.lanes.resumed(stream);
-                } else {
-                    self.lanes.replaced();
+                match since {
+                    Since::GoesOn => self.lanes.resumed(stream),
+                    Since::Trimmed | Since::Replaced => self.lanes.missed(),
                 }
             }
             Item::Down(fault) => self.down(&fault),
@@ -253,10 +252,10 @@ impl Task {
         match self.count(message) {
             Ok(count) => {
                 if !self.lanes.hand_out(count, digest(message), &[lane], |_| message.payload.clone()) {
-                    self.lanes.reject(lane, "too_many_publishers");
+                    self.lanes.lose(lane, "too_many_publishers");
                 }
             }
-            Err(reason) => self.lanes.reject(lane, reason),
+            Err(reason) => self.lanes.lose(lane, reason),
         }
     }
 
@@ -292,7 +291,10 @@ impl Task {
                 (stored.unwrap_or(own), envelope.payload)
             }
             Ok(None) => (stored.unwrap_or(Count::None), &payload[..]),
-            Err(error) => return self.nobodys(error.reason(), 1),
+            Err(error) => {
+                self.nobodys(error.reason(), 1);
+                return self.lanes.spend(stored.unwrap_or(Count::None), digest(message));
+            }
         };
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut owned: BTreeMap<(u64, u32), Vec<Bytes>> = BTreeMap::new();
@@ -310,7 +312,8 @@ impl Task {
         scratch.shrink_to(1 << 20);
         self.scratch = scratch;
         if let Err(error) = walked {
-            return self.nobodys(error.reason(), 1);
+            self.nobodys(error.reason(), 1);
+            return self.lanes.spend(count, digest(message));
         }
         self.nobodys("unowned_event", orphaned.len() as u64);
         let mut parts: BTreeMap<LaneId, Vec<Bytes>> = BTreeMap::new();
@@ -338,11 +341,16 @@ impl Task {
                 parts.get(&lane).into_iter().flatten().chain(&orphaned).map(|event| &event[..]).collect();
             Bytes::from(dynamo::enclose(publisher, sequence, own.into_iter()))
         };
-        if lanes.is_empty() && orphaned.is_empty() && stored.is_none() {
-            return;
+        // A number is spent whoever's it was.
+        if !self.lanes.hand_out(count, digest(message), &lanes, payload) {
+            lanes.iter().for_each(|lane| self.lanes.lose(*lane, "too_many_publishers"));
+            self.nobodys("too_many_publishers", u64::from(lanes.is_empty()));
         }
-        if !lanes.is_empty() && !self.lanes.hand_out(count, digest(message), &lanes, payload) {
-            self.nobodys("too_many_publishers", 1);
+        if !orphaned.is_empty() {
+            self.lanes.missed_by_others(count, &lanes);
+        }
+        if crowded {
+            self.lanes.turned_away(count);
         }
     }
 }

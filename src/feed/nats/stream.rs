@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::ledger::Name;
-use super::link::Item;
+use super::link::{Item, Since};
 
 /// A consumer that nobody reads from is removed by the server after this time.
 const INACTIVE: Duration = Duration::from_secs(60);
@@ -77,7 +77,11 @@ impl Reader {
             }
             _ => info.state.first_sequence.max(1),
         };
-        let goes_on = self.read.is_none_or(|(known, _)| known == name);
+        let since = match self.read {
+            Some((known, _)) if known != name => Since::Replaced,
+            Some(_) if info.state.first_sequence > start => Since::Trimmed,
+            _ => Since::GoesOn,
+        };
         let config = pull::Config {
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: start },
             ack_policy: AckPolicy::None,
@@ -91,9 +95,9 @@ impl Reader {
         let messages = consumer.stream().max_messages_per_batch(AT_ONCE).heartbeat(HEARTBEAT).messages().await;
         let ended = match messages {
             Ok(mut messages) => {
-                let _ = told.send(Item::Reading(name, goes_on)).await;
+                let _ = told.send(Item::Reading(name, since)).await;
                 self.read.get_or_insert((name, start.saturating_sub(1)));
-                if !goes_on {
+                if since == Since::Replaced {
                     self.read = Some((name, start.saturating_sub(1)));
                 }
                 loop {

@@ -119,9 +119,10 @@ impl Publisher {
         self.presence.queue.message(frames);
     }
 
-    /// A message was turned away.
-    pub(super) fn rejected(&self, reason: &'static str) {
+    /// A message was turned away, and is missing here.
+    pub(super) fn lost(&self, reason: &'static str) {
         self.presence.queue.rejected(reason);
+        self.presence.queue.missed();
     }
 
     /// It is gone.

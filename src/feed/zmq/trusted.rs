@@ -75,9 +75,9 @@ fn take(message: ZmqMessage, limits: Limits, publisher: &mut Publisher) {
     let frames = message.into_vec();
     let bytes = frames.iter().fold(0_usize, |sum, frame| sum.saturating_add(frame.len()));
     if frames.len() > limits.frames {
-        publisher.rejected("too_many_frames");
+        publisher.lost("too_many_frames");
     } else if bytes > limits.message_bytes {
-        publisher.rejected("message_too_large");
+        publisher.lost("message_too_large");
     } else {
         publisher.message(frames);
     }

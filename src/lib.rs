@@ -8,7 +8,7 @@
 //! client     the way to one server, or to many
 //! discovery  engines found in Kubernetes
 //! config     the file, environment overrides, validation
-//! serve      gRPC: conversion to and from the proto happens here only
+//! serve      gRPC: requests are checked here, and answers written
 //! admin      /live /ready /metrics /status
 //! net        connections from outside: how many, and how long each may dawdle
 //! telemetry  log lines, the last happenings, traces
@@ -22,12 +22,14 @@
 //! index      who holds what, and the reference model of that
 //! wire       pure decoders: bytes -> engine events
 //! hash block worker   the vocabulary
+//! backoff    how long to wait before the next attempt
 //! proto      the public protocol, generated
 //! ```
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)]
 
 pub mod admin;
+pub mod backoff;
 pub mod block;
 pub mod cli;
 pub mod client;

@@ -5,14 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvtap::block::Grid;
-use kvtap::feed::machine::Limits;
-use kvtap::feed::runner::Timing;
 use kvtap::feed::status::{Board, Entry, State, Status};
 use kvtap::feed::zmq::{Endpoint, Mode, ReplayOptions, SubOptions};
-use kvtap::feed::{Feed, Options};
+use kvtap::feed::{Feed, Following, Options};
 use kvtap::hash::Seed;
-use kvtap::index::{self, Chain, Copies, Index};
-use kvtap::normalize;
+use kvtap::index::{self, Chain, Index};
 use kvtap::wire::Dialect;
 use kvtap::worker::Identity;
 use tokio::task::JoinHandle;
@@ -122,14 +119,9 @@ fn options(folder: &std::path::Path) -> Options {
         Identity { worker: "pod-a".into(), address: "".into(), aliases: Arc::new([]), model: "m".into(), rank: 0 };
     Options {
         identity,
-        engine: "vllm",
-        dialect: Dialect::Vllm,
         link: SubOptions::new(endpoint("live"), Mode::Connect),
         replay: Some(ReplayOptions::new(endpoint("replay"))),
-        copies: Copies::Count,
-        normalize: normalize::Options::default(),
-        timing: Timing::default(),
-        limits: Limits::default(),
+        following: Following::new("vllm", Dialect::Vllm),
         snapshots: None,
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kvtap::admin::{Fleet, Metrics, RequestMetrics, Rpc};
-use kvtap::feed::drops;
+use kvtap::feed::drops::Dropped;
 use kvtap::feed::status::{Board, Entry};
 use kvtap::index::{Index, Limits};
 use kvtap::worker::{Identity, RankId};
@@ -123,7 +123,7 @@ fn a_request_is_counted_under_its_call_and_its_outcome() {
 fn every_reason_to_drop_is_exported_at_0_from_the_beginning_and_documented() {
     let text = Metrics::new(&fleet(), &RequestMetrics::new()).encode().unwrap();
     let page = include_str!("../docs/metrics.md");
-    for word in drops::WORDS {
+    for word in Dropped::WORDS {
         let line = text.lines().find(|line| line.contains(&format!("reason=\"{word}\"")));
         assert!(line.is_some_and(|line| line.ends_with(" 0")), "{word}: {line:?}");
         assert!(page.contains(&format!("| `{word}` |")), "{word} is not documented");

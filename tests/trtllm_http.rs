@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use kvtap::block::Grid;
 use kvtap::feed::http::PollOptions;
-use kvtap::feed::runner::Timing;
 use kvtap::feed::status::{Board, Entry, State, Status};
-use kvtap::feed::{Feed, PolledOptions};
+use kvtap::feed::{Feed, Following, PolledOptions};
 use kvtap::hash::Seed;
-use kvtap::index::{self, Chain, Copies, Index};
+use kvtap::index::{self, Chain, Index};
 use kvtap::wire::Dialect;
 use kvtap::worker::Identity;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -91,13 +90,8 @@ impl Engine {
         };
         let options = PolledOptions {
             identities: (0..ranks).map(identity).collect(),
-            engine: "trtllm",
-            dialect: Dialect::Trtllm,
             poll: change(poll),
-            copies: Copies::Count,
-            normalize: Default::default(),
-            timing: Timing::default(),
-            limits: Default::default(),
+            following: Following::new("trtllm", Dialect::Trtllm),
         };
         let feeds = Feed::spawn_polled(options, &index, &board).expect("feeds");
         assert_eq!(board.all().len(), ranks as usize);

@@ -12,7 +12,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Unit;
 
 use super::report::{Fleet, RankReport};
-use crate::feed::drops;
+use crate::feed::drops::Dropped;
 use crate::feed::machine::{Cause, Outcome};
 use crate::feed::status::State;
 
@@ -121,7 +121,7 @@ const SPLITS: [Split; 5] = [
         name: "kvtap_feed_dropped",
         help: "Messages, events and blocks that were dropped, by reason",
         label: "reason",
-        known: &drops::WORDS,
+        known: Dropped::WORDS,
         counts: |r| &r.dropped,
     },
     Split {

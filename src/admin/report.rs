@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::discovery::Discovered;
 use super::reloads::Reloads;
 use crate::block::Tier;
+use crate::feed::link::Waiting;
 use crate::feed::status::{Board, Entry};
-use crate::feed::zmq::Waiting;
 use crate::index::Index;
 use crate::roster::{Roster, Standing};
 

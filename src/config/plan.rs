@@ -11,7 +11,7 @@ use crate::feed::http::PollOptions;
 use crate::feed::nats::{ConnectionOptions, PlaneOptions};
 use crate::feed::runner::Timing;
 use crate::feed::zmq::{self, EndpointError, ReplayOptions, SubOptions};
-use crate::feed::{self, Snapshots};
+use crate::feed::{self, Following, Snapshots};
 use crate::normalize;
 use crate::roster::{Plan, Wanted};
 use crate::snapshot::Store;
@@ -87,14 +87,9 @@ impl Feed {
         let Some(link) = self.link(rank)? else { return Ok(None) };
         Ok(Some(feed::Options {
             identity: self.identity(rank),
-            engine: self.engine.name(),
-            dialect: self.engine.dialect(),
             link,
             replay: self.replay(rank)?,
-            copies: self.copies,
-            normalize: self.normalize(),
-            timing: self.timing(),
-            limits: Default::default(),
+            following: self.following(),
             snapshots: snapshots.cloned(),
         }))
     }
@@ -103,13 +98,8 @@ impl Feed {
     fn polled_options(&self, poll: PollOptions) -> feed::PolledOptions {
         feed::PolledOptions {
             identities: self.rank_numbers().map(|rank| self.identity(rank)).collect(),
-            engine: self.engine.name(),
-            dialect: self.engine.dialect(),
             poll,
-            copies: self.copies,
-            normalize: self.normalize(),
-            timing: self.timing(),
-            limits: Default::default(),
+            following: self.following(),
         }
     }
 
@@ -117,18 +107,13 @@ impl Feed {
     fn plane_options(&self, connection: ConnectionOptions, subscription: &Subscription) -> PlaneOptions {
         PlaneOptions {
             identity: self.identity(self.first_rank),
-            engine: self.engine.name(),
-            dialect: self.engine.dialect(),
             connection,
             pattern: subscription.subject.clone(),
             stream: subscription.stream.clone(),
             ranks: self.rank_numbers(),
             max_ranks: subscription.max_ranks,
             silence: subscription.silence_grace,
-            copies: self.copies,
-            normalize: self.normalize(),
-            timing: self.timing(),
-            limits: Default::default(),
+            following: self.following(),
             queue: self.tuning.queue,
         }
     }
@@ -182,12 +167,15 @@ impl Feed {
         Ok(Some(ReplayOptions { idle: self.tuning.replay_timeout, ..options }))
     }
 
-    fn normalize(&self) -> normalize::Options {
-        normalize::Options { block_size: self.grid.map(|grid| grid.size()), ..Default::default() }
-    }
-
-    fn timing(&self) -> Timing {
-        Timing { grace: Some(self.tuning.disconnect_grace), ..Timing::default() }
+    /// How its messages are followed, whatever brings them.
+    fn following(&self) -> Following {
+        let grid = self.grid.map(|grid| grid.size());
+        Following {
+            copies: self.copies,
+            normalize: normalize::Options { block_size: grid, ..Default::default() },
+            timing: Timing { grace: Some(self.tuning.disconnect_grace), ..Timing::default() },
+            ..Following::new(self.engine.name(), self.engine.dialect())
+        }
     }
 }
 

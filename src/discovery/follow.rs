@@ -17,6 +17,7 @@ use super::engine::{Found, find};
 use super::known::Known;
 use super::object::{EndpointSlice, Object, Pod};
 use crate::admin::{Discovered, DiscoveryReason};
+use crate::backoff::Backoff;
 use crate::config::{self, Config, Resource};
 use crate::feed::Snapshots;
 use crate::roster::{Roster, Source, Wanted};
@@ -36,8 +37,8 @@ const LATE: Duration = Duration::from_secs(10);
 /// How long a page of a list, or the answer to a watch, may take to come.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The pause after the first failure in a row, and the longest one.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// The pauses after failures in a row, from the first to the longest.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 
 /// After so many watches in a row that failed, the list is made anew.
 const MOST_FAILURES: u32 = 3;
@@ -56,7 +57,7 @@ pub struct Discovery {
     config: watch::Receiver<Arc<Config>>,
     known: Known,
     told: Option<Vec<Wanted>>,
-    failures: u32,
+    failures: Backoff,
 }
 
 /// Why discovery cannot begin.
@@ -126,7 +127,7 @@ impl Discovery {
         let namespace = settings.namespace.clone().unwrap_or_else(|| client.default_namespace.clone());
         let client = Client::try_from(client)?;
         let (known, told) = Default::default();
-        Ok(Self { settings, client, namespace, roster, snapshots, record, config, known, told, failures: 0 })
+        Ok(Self { settings, client, namespace, roster, snapshots, record, config, known, told, failures: PAUSES })
     }
 
     /// Finds engines until it is dropped.
@@ -187,7 +188,7 @@ impl Discovery {
             let began = Instant::now();
             let ended = self.watch(api, &mut version, resync).await;
             if began.elapsed() >= LIVED {
-                self.failures = 0;
+                self.failures.reset();
             }
             match ended {
                 Ok(Ended::Closed) => {
@@ -207,7 +208,7 @@ impl Discovery {
                 }
                 Err(failure) => {
                     self.rest(failure).await;
-                    if self.failures >= MOST_FAILURES {
+                    if self.failures.attempts() >= MOST_FAILURES {
                         return;
                     }
                 }
@@ -306,9 +307,7 @@ impl Discovery {
     }
 
     async fn pause(&mut self) {
-        let pause = PAUSES.0.saturating_mul(1 << self.failures.min(16)).min(PAUSES.1);
-        self.failures = self.failures.saturating_add(1);
-        sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        sleep(self.failures.wait()).await;
     }
 }
 

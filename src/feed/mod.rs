@@ -1,9 +1,10 @@
 //! One feed per rank: sockets, order, loss, restart.
 //!
 //! ```text
-//! engine --PUB--> zmq link --queue--> Runner --Input--> Machine --Command--> Runner --> decode --> normalize --> index
-//!        <-ROUTER- zmq replay -------^   |                                      |
-//!        <-GET---- http poll --queue-----^   +-------- status::Entry on the Board <+
+//! engine --PUB--> zmq link ---queue--> Runner --Input--> Machine --Command--> Runner --> decode --> normalize --> index
+//!        <-ROUTER- zmq replay -------> |                                        |
+//!        <-GET---- http poll --queue-> |                                        +--> status::Entry on the Board
+//! server --NATS--> nats plane --queue> |
 //! ```
 //!
 //! [`Feed::spawn`] is the door: it registers a rank with the index, puts an [`Entry`](status::Entry) on the
@@ -11,7 +12,8 @@
 //! [`Machine`](machine::Machine) about every message and does what it says. One socket is one rank: a batch that names
 //! another rank is applied to the socket's all the same, and counted as `rank_conflict`. TensorRT-LLM's HTTP endpoint
 //! speaks for all ranks: [`Feed::spawn_polled`] gives each its lane ([`http`]). So does a subscription of NATS, whose
-//! ranks may appear as they speak ([`nats`]).
+//! ranks may appear as they speak ([`nats`]). What the three transports have in common is [`link`]; [`zmtp`] is the protocol of
+//! ZMQ, pure.
 //!
 //! What holds:
 //!
@@ -25,8 +27,10 @@
 pub mod drops;
 pub mod http;
 mod keeper;
+pub mod link;
 pub mod machine;
 pub mod nats;
+mod options;
 pub mod recording;
 pub mod runner;
 pub mod source;
@@ -34,7 +38,9 @@ mod spawn;
 pub mod status;
 mod tally;
 pub mod zmq;
+pub mod zmtp;
 
 pub use keeper::Snapshots;
-pub(crate) use spawn::Place;
-pub use spawn::{Feed, Options, PolledOptions, SpawnError};
+pub use options::{Following, Options, PolledOptions};
+pub(crate) use spawn::Registration;
+pub use spawn::{Feed, SpawnError};

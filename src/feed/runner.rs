@@ -14,12 +14,14 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::drops::Dropped;
 use super::keeper::{Keeper, Start};
+use super::link::LinkEvent;
 use super::machine::{Command, Digest, Input, Limits, Machine, Message, Timer};
 use super::source::{Event, Source};
 use super::status::{Entry, State};
 use super::tally::Tally;
-use super::zmq::LinkEvent;
+use crate::backoff::Backoff;
 use crate::index::IndexError;
 use crate::normalize::Normalizer;
 use crate::wire::frames::{self, ReplayFrame};
@@ -269,7 +271,7 @@ impl<S: Source> Runner<S> {
                 return self.input(Input::Disconnected).await;
             }
             LinkEvent::Overflowed { messages } => {
-                self.tally.drop("queue_overflow", messages);
+                self.tally.drop(Dropped::QueueOverflow, messages);
                 return self.input(Input::Lost).await;
             }
             LinkEvent::Missed => return self.input(Input::Lost).await,
@@ -288,7 +290,7 @@ impl<S: Source> Runner<S> {
                         return self.input(Input::Live(message)).await;
                     }
                     Err(error) => {
-                        self.complain(error.reason(), 1);
+                        self.complain(error.into(), 1);
                         return self.input(Input::Unnumbered).await;
                     }
                 }
@@ -307,7 +309,7 @@ impl<S: Source> Runner<S> {
                 self.input(Input::ReplayEnded).await
             }
             Err(error) => {
-                self.complain(error.reason(), 1);
+                self.complain(error.into(), 1);
                 self.input(Input::ReplyUnread).await
             }
         }
@@ -350,7 +352,7 @@ impl<S: Source> Runner<S> {
                 match attempt {
                     0 => self.source.ask(from),
                     n => {
-                        let wait = backoff(self.timing.first_retry, self.timing.longest_retry, n - 1);
+                        let wait = Backoff::new(self.timing.first_retry, self.timing.longest_retry).after(n - 1);
                         self.clocks.ask = Some((Instant::now() + wait, from));
                     }
                 }
@@ -364,7 +366,7 @@ impl<S: Source> Runner<S> {
                 let wait = match timer {
                     Timer::Grace => timing.grace,
                     Timer::Recovery => Some(timing.recovery),
-                    Timer::Rebuild => Some(backoff(timing.first_rebuild, timing.longest_rebuild, attempt)),
+                    Timer::Rebuild => Some(Backoff::new(timing.first_rebuild, timing.longest_rebuild).after(attempt)),
                     Timer::SecondLook => Some(SECOND_LOOK),
                 };
                 *self.clocks.of(timer) = wait.map(|wait| Instant::now() + wait);
@@ -385,19 +387,19 @@ impl<S: Source> Runner<S> {
         self.busy.1 += payload.len();
         let mut spoiled = false;
         if let Err(error) = wire::decode(self.dialect, payload, &mut self.batch) {
-            self.complain(error.reason(), 1);
+            self.complain(error.into(), 1);
             spoiled = true;
         }
         for error in EventError::ALL {
             let count = self.batch.rejected.get(error.index()).copied().unwrap_or(0);
             if count > 0 {
-                self.complain(error.reason(), u64::from(count));
+                self.complain(error.into(), u64::from(count));
                 // An event of a kind that is not ours says nothing of blocks, as far as anyone knows.
                 spoiled |= error != EventError::UnknownTag;
             }
         }
         if self.batch.rank.is_some_and(|rank| rank != self.entry.identity.rank) {
-            self.tally.drop("rank_conflict", 1);
+            self.tally.drop(Dropped::RankConflict, 1);
         }
         if spoiled {
             self.machine.handle(Input::Spoiled(stamp), &mut self.commands);
@@ -478,10 +480,11 @@ impl<S: Source> Runner<S> {
     }
 
     /// Counts messages or events that could not be read, and says so, but not each time.
-    fn complain(&mut self, reason: &'static str, count: u64) {
+    fn complain(&mut self, reason: Dropped, count: u64) {
         self.tally.drop(reason, count);
         if self.complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
             self.complained = Some(Instant::now());
+            let reason = reason.word();
             tracing::warn!(feed = %self.entry.identity, reason, "The engine sends what cannot be read.");
         }
     }
@@ -525,12 +528,6 @@ async fn until(due: Option<Instant>) {
 
 fn message(sequence: u64, payload: &Bytes) -> Message<Bytes> {
     Message { sequence, digest: Digest::of(payload), size: payload.len(), payload: payload.clone() }
-}
-
-/// Doubles from `first` to `longest`; of that a random half to all, so that many feeds do not ask in step.
-fn backoff(first: Duration, longest: Duration, attempt: u32) -> Duration {
-    let wait = first.saturating_mul(1 << attempt.min(16)).min(longest);
-    wait.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 #[cfg(test)]

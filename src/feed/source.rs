@@ -6,8 +6,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::link::{Fault, LinkEvent, QueueReceiver};
 use super::machine::Failure;
-use super::zmq::{Fault, LinkEvent, QueueReceiver, ReplayOptions, Replies, replay};
+use super::zmq::{ReplayOptions, Replies, replay};
 
 /// What a runner listens to.
 pub trait Source: Send + 'static {
@@ -38,9 +39,9 @@ pub enum Event {
     ReplayOver(Failure),
 }
 
-/// The ZMQ source: one link, and one replay at a time.
+/// One link, whatever its transport, and one replay at a time, over ZMQ, where there is an endpoint for that.
 #[derive(Debug)]
-pub struct ZmqSource {
+pub struct LinkSource {
     link: QueueReceiver,
     options: Option<ReplayOptions>,
     replay: Replay,
@@ -55,16 +56,16 @@ enum Replay {
     Refused,
 }
 
-// === impl ZmqSource ===
+// === impl LinkSource ===
 
-impl ZmqSource {
+impl LinkSource {
     /// A source that reads `link`, and asks for replays under `options`, where there is an endpoint for that.
     pub fn new(link: QueueReceiver, options: Option<ReplayOptions>, cancel: CancellationToken) -> Self {
         Self { link, options, replay: Replay::None, cancel }
     }
 }
 
-impl Source for ZmqSource {
+impl Source for LinkSource {
     async fn next(&mut self) -> Option<Event> {
         tokio::select! {
             event = self.link.recv() => event.map(Event::Link),

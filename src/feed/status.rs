@@ -6,8 +6,10 @@ use std::time::{Instant, SystemTime};
 
 use dashmap::DashMap;
 
-use super::zmq::{QueueGauge, Waiting};
+use super::drops::Dropped;
+use super::link::{QueueGauge, Waiting};
 use crate::normalize::WaitingRoom;
+use crate::proto::v1;
 use crate::worker::{Identity, RankId};
 
 /// How far a feed's picture of its engine can be trusted.
@@ -66,7 +68,7 @@ pub struct Status {
     /// New epochs and withdrawals by cause: `sequence_lower`, `digest_differs`, `replay_empty`, `unproven`, `rebuilt`,
     /// `grace_expired`, `publisher_changed` ([`Cause`](super::machine::Cause)).
     pub resets: BTreeMap<&'static str, u64>,
-    /// Messages, events and blocks that were dropped, by reason.
+    /// Messages, events and blocks that were dropped, by the word of [`Dropped`].
     pub dropped: BTreeMap<&'static str, u64>,
     /// Blocks parked because their parent is unknown.
     pub orphans: u64,
@@ -76,8 +78,20 @@ pub struct Status {
     pub snapshots_refused: BTreeMap<&'static str, u64>,
 }
 
-/// The engine's word of a rank that another process taps, and tells of.
+/// The `engine` label of a rank that another process taps and relays to us.
 pub const RELAYED: &str = "relay";
+
+/// What the events of a rank come from, and so who may publish it into a fleet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Origin {
+    /// The engine's own socket or URL: this process taps it, and may publish for it.
+    #[default]
+    Engine,
+    /// A subscription of NATS: every other process can subscribe to the same.
+    Subscription,
+    /// The process that taps the engine, which publishes the rank itself.
+    Relay,
+}
 
 /// One feed on the board.
 #[derive(Debug)]
@@ -92,6 +106,7 @@ pub struct Entry {
     pub replay: Option<String>,
     /// The engine, by its configured word.
     pub engine: &'static str,
+    origin: Origin,
     queue: Option<QueueGauge>,
     /// What of it waits for its parent.
     pub orphans: WaitingRoom,
@@ -117,6 +132,20 @@ impl State {
             Self::Incomplete => "incomplete",
             Self::Degraded => "degraded",
             Self::Gone => "gone",
+        }
+    }
+}
+
+impl From<State> for v1::FeedState {
+    /// The state, as the protocol numbers it.
+    fn from(state: State) -> Self {
+        match state {
+            State::Connecting => Self::Connecting,
+            State::Replaying => Self::Replaying,
+            State::Live => Self::Live,
+            State::Incomplete => Self::Incomplete,
+            State::Degraded => Self::Degraded,
+            State::Gone => Self::Gone,
         }
     }
 }
@@ -151,10 +180,19 @@ impl Default for Status {
     }
 }
 
+impl Status {
+    /// Counts what was dropped.
+    pub(crate) fn count_dropped(&mut self, reason: Dropped, count: u64) {
+        if count > 0 {
+            *self.dropped.entry(reason.word()).or_default() += count;
+        }
+    }
+}
+
 // === impl Entry ===
 
 impl Entry {
-    /// A feed that has not begun.
+    /// A feed that has not begun, of an engine that this process taps itself.
     pub fn new(
         rank: RankId,
         identity: Identity,
@@ -169,11 +207,18 @@ impl Entry {
             endpoint,
             replay,
             engine,
+            origin: Origin::Engine,
             queue,
             orphans,
             status: Mutex::default(),
             written: Default::default(),
         }
+    }
+
+    /// The same feed, whose events come from `origin`.
+    #[must_use]
+    pub fn with_origin(self, origin: Origin) -> Self {
+        Self { origin, ..self }
     }
 
     /// The same feed, whose messages wait in the queue that `gauge` looks at.
@@ -209,11 +254,9 @@ impl Entry {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this process taps the engine itself, and may speak for it. What came over NATS others can hear too.
+    /// Whether this process taps the engine itself, and may publish the rank into a fleet.
     pub fn is_first_hand(&self) -> bool {
-        let second_hand =
-            self.engine == RELAYED || ["nats://", "tls://"].iter().any(|nats| self.endpoint.starts_with(nats));
-        !second_hand
+        self.origin == Origin::Engine
     }
 
     /// Since when the feed has been live; `None`: it is not. Where this is the same before and after something was

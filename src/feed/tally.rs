@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use tokio::time::Instant;
 
+use super::drops::Dropped;
 use super::machine::{Cause, Counters, Outcome, Why};
 use super::status::{Entry, State, Status};
 use crate::block::Grid;
@@ -66,9 +67,9 @@ impl Default for Tally {
 
 impl Tally {
     /// Counts something that was dropped.
-    pub(super) fn drop(&mut self, reason: &'static str, count: u64) {
+    pub(super) fn drop(&mut self, reason: Dropped, count: u64) {
         if count > 0 {
-            *self.dropped.entry(reason).or_default() += count;
+            *self.dropped.entry(reason.word()).or_default() += count;
         }
     }
 
@@ -148,13 +149,14 @@ impl Tally {
             }
         }
         for (reason, count) in [
-            ("stale", counters.stale),
-            ("reserved_sequence", counters.reserved),
-            ("implausible_sequence", counters.implausible),
-            ("buffer_full", counters.overflowed),
+            (Dropped::Stale, counters.stale),
+            (Dropped::ReservedSequence, counters.reserved),
+            (Dropped::ImplausibleSequence, counters.implausible),
+            (Dropped::BufferFull, counters.overflowed),
         ] {
             if count > 0 {
-                *status.dropped.entry(reason).or_default() = count + self.dropped.get(reason).copied().unwrap_or(0);
+                let own = self.dropped.get(reason.word()).copied().unwrap_or(0);
+                *status.dropped.entry(reason.word()).or_default() = count + own;
             }
         }
         changed

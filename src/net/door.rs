@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::counts::{ConnectionCounts, Ending};
 use super::slots::{Slot, Slots};
+use crate::backoff::Backoff;
 
 /// Anything that bytes go to and come from.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -39,7 +40,7 @@ pub struct Door {
 
 /// How long accepting rests after it failed first, and at most: without file descriptors, trying again at once would
 /// spin.
-const REST: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const REST: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 // === impl Door ===
 
@@ -92,7 +93,7 @@ impl Door {
             }
         };
         self.trouble = Some((times + 1, error.kind()));
-        sleep(REST.1.min(REST.0 * (1 << times.min(6)))).await;
+        sleep(REST.after(u32::try_from(times).unwrap_or(u32::MAX))).await;
     }
 }
 

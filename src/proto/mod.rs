@@ -6,6 +6,8 @@ mod scan;
 
 use std::fmt;
 
+use crate::worker::Identity;
+
 pub use codec::Codec;
 pub use scan::{MAX_BATCH, MAX_EXTRA_KEYS, MAX_NAMES, MAX_STATES};
 
@@ -95,6 +97,21 @@ impl fmt::Debug for v1::TokenList {
 impl fmt::Debug for v1::HashList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HashList({})", self.hashes.len())
+    }
+}
+
+// === impl v1::WorkerRank ===
+
+impl From<&Identity> for v1::WorkerRank {
+    /// What a rank is called, in the protocol's words.
+    fn from(identity: &Identity) -> Self {
+        Self {
+            worker: identity.worker.to_string(),
+            address: identity.address.to_string(),
+            aliases: identity.aliases.to_vec(),
+            model: identity.model.to_string(),
+            rank: identity.rank,
+        }
     }
 }
 

@@ -20,8 +20,9 @@ use super::options::RelayOptions;
 use super::owner::Owner;
 use super::subject::{Address, Topic};
 use super::{message, stream};
-use crate::feed::Place;
-use crate::feed::status::{Board, Entry, RELAYED};
+use crate::feed::Registration;
+use crate::feed::drops::Dropped;
+use crate::feed::status::{Board, Entry, Origin, RELAYED};
 use crate::index::{Copies, Index};
 use crate::proto::v1;
 use crate::replica::Mirror;
@@ -30,9 +31,8 @@ use crate::worker::Identity;
 /// How often followers that have ended are cleared away.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How often it is tried to learn what owners have said before, and the pause between.
-const RECALLS: u32 = 10;
-const RECALL_AGAIN: Duration = Duration::from_secs(1);
+/// The first and the longest pause between two attempts to learn what owners have said before.
+const RECALL_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The pause after a connection that could not even be begun: a file that cannot be read, say.
 const RETRY: Duration = Duration::from_secs(1);
@@ -267,7 +267,7 @@ impl Fleet {
         }
         if let Some(own) = self.own.get(&address) {
             if !announcement.leaves && !announcement.gone {
-                *own.status().dropped.entry("rival_owner").or_default() += 1;
+                own.status().count_dropped(Dropped::RivalOwner, 1);
             }
             return;
         }
@@ -312,16 +312,18 @@ impl Fleet {
             rank: named.rank,
         };
         let cancel = self.stop.child_token();
-        let Ok((place, writer)) = Place::take(&identity, Copies::Set, &self.index, &self.board, &cancel) else {
+        let taken = Registration::take(&identity, Copies::Set, &self.index, &self.board, &cancel);
+        let Ok((registration, writer)) = taken else {
             tracing::error!(feed = %identity, "The index takes no more ranks.");
             return;
         };
         let endpoint = format!("{} {}", self.means.options.connection.endpoint, Topic::Events.of(&address));
-        let entry = Arc::new(Entry::new(place.rank(), identity, endpoint, None, RELAYED));
+        let entry = Entry::new(registration.rank(), identity, endpoint, None, RELAYED).with_origin(Origin::Relay);
+        let entry = Arc::new(entry);
         self.board.insert(Arc::clone(&entry));
         let mirror = Mirror::new(writer);
         let (follower, handle) =
-            Follower::new(self.means.clone(), address.clone(), &announcement, first, entry, place, mirror);
+            Follower::new(self.means.clone(), address.clone(), &announcement, first, entry, registration, mirror);
         if first == First::Heard {
             handle.tell(Told::Announcement(Box::new(announcement)));
         }
@@ -342,7 +344,8 @@ async fn recall_all(means: Means, told: mpsc::Sender<Vec<Recalled>>, stop: Cance
         return;
     }
     let context = stream::reading(&client);
-    for _ in 0..RECALLS {
+    let mut pause = RECALL_AGAIN.0;
+    loop {
         let recalled = tokio::select! {
             recalled = kept::announcements(&context, &options.stream, &options.follow) => recalled,
             () = stop.cancelled() => return,
@@ -352,9 +355,10 @@ async fn recall_all(means: Means, told: mpsc::Sender<Vec<Recalled>>, stop: Cance
             Err(error) => tracing::debug!(%error, "Nothing is known of what owners said before."),
         }
         tokio::select! {
-            () = sleep(RECALL_AGAIN) => {}
+            () = sleep(pause) => {}
             () = stop.cancelled() => return,
         }
+        pause = (pause * 2).min(RECALL_AGAIN.1);
     }
 }
 

@@ -15,7 +15,9 @@ use super::RelayOptions;
 use super::message::{self, Batch, Unusable};
 use super::stream;
 use super::subject::Address;
-use crate::feed::Place;
+use crate::backoff::Backoff;
+use crate::feed::Registration;
+use crate::feed::drops::Dropped;
 use crate::feed::status::{Entry, State};
 use crate::proto::v1;
 use crate::replica::{Fault, Message, Mirror, Progress};
@@ -58,7 +60,7 @@ pub(super) struct Follower {
     context: jetstream::Context,
     address: Address,
     entry: Arc<Entry>,
-    _place: Place,
+    _registration: Registration,
     mirror: Mirror,
     told: mpsc::Receiver<Told>,
     overflowed: Arc<AtomicBool>,
@@ -79,7 +81,7 @@ pub(super) struct Follower {
     batch: Option<u64>,
     applied: SystemTime,
     next_try: Instant,
-    tries: u32,
+    retry: Backoff,
     /// What is held began with a snapshot that the owner had put away.
     from_kept: bool,
     over: bool,
@@ -118,7 +120,7 @@ impl Follower {
         announcement: &v1::Announcement,
         first: First,
         entry: Arc<Entry>,
-        place: Place,
+        registration: Registration,
         mirror: Mirror,
     ) -> (Self, Handle) {
         let (sender, told) = mpsc::channel(means.options.queue);
@@ -132,7 +134,7 @@ impl Follower {
             context: stream::reading(&means.client),
             address,
             entry,
-            _place: place,
+            _registration: registration,
             mirror,
             told,
             overflowed: Arc::clone(&overflowed),
@@ -147,7 +149,7 @@ impl Follower {
             batch: None,
             applied: SystemTime::now(),
             next_try: now + means.options.jitter.mul_f64(fastrand::f64()),
-            tries: 0,
+            retry: catch_up::RETRY,
             from_kept: false,
             over: false,
             means,
@@ -223,7 +225,7 @@ impl Follower {
 
     async fn take(&mut self, told: Told) {
         if self.overflowed.swap(false, Ordering::AcqRel) {
-            self.drop("queue_overflow");
+            self.drop(Dropped::QueueOverflow);
             self.said = None;
         }
         match told {
@@ -279,7 +281,7 @@ impl Follower {
             self.demote();
             self.mirror.forget();
             self.next_try = Instant::now();
-            self.tries = 0;
+            self.retry.reset();
         } else if announcement.owner != self.owner {
             self.contest(announcement.owner);
             return;
@@ -301,7 +303,7 @@ impl Follower {
     }
 
     fn contest(&mut self, rival: String) {
-        self.drop("rival_owner");
+        self.drop(Dropped::RivalOwner);
         if self.rival.is_none() {
             let (feed, newer) = (&self.entry.identity, &self.owner);
             tracing::error!(%feed, newer, rival, "Two owners claim one rank: the newer registration is followed.");
@@ -371,11 +373,11 @@ impl Follower {
     }
 
     fn unusable(&self, unusable: Unusable) {
-        self.drop(unusable.reason());
+        self.drop(unusable.dropped());
     }
 
-    fn drop(&self, reason: &'static str) {
-        *self.entry.status().dropped.entry(reason).or_default() += 1;
+    fn drop(&self, reason: Dropped) {
+        self.entry.status().count_dropped(reason, 1);
     }
 
     /// How far the mirror can be trusted, in a word and a sentence.

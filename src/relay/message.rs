@@ -9,6 +9,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::subject::Address;
+use crate::feed::drops::Dropped;
 use crate::feed::status::State;
 use crate::proto::v1;
 use crate::replica;
@@ -58,12 +59,12 @@ pub struct Unpacker(zstd::bulk::Decompressor<'static>);
 // === impl Unusable ===
 
 impl Unusable {
-    /// The word of the counter.
-    pub const fn reason(self) -> &'static str {
+    /// What it is counted as.
+    pub const fn dropped(self) -> Dropped {
         match self {
-            Self::TooLarge => "too_large",
-            Self::Malformed => "not_a_batch",
-            Self::ForeignKey => "foreign_key",
+            Self::TooLarge => Dropped::TooLarge,
+            Self::Malformed => Dropped::NotABatch,
+            Self::ForeignKey => Dropped::ForeignKey,
         }
     }
 }
@@ -197,17 +198,6 @@ fn decode<M: prost::Message + Default>(bytes: &[u8]) -> Result<M, Unusable> {
         return Err(Unusable::TooLarge);
     }
     M::decode(bytes).map_err(|_| Unusable::Malformed)
-}
-
-pub(super) const fn proto_state(state: State) -> v1::FeedState {
-    match state {
-        State::Connecting => v1::FeedState::Connecting,
-        State::Replaying => v1::FeedState::Replaying,
-        State::Live => v1::FeedState::Live,
-        State::Incomplete => v1::FeedState::Incomplete,
-        State::Degraded => v1::FeedState::Degraded,
-        State::Gone => v1::FeedState::Gone,
-    }
 }
 
 /// What an owner says of a rank. A word that is newer than this program is no reason to trust it.

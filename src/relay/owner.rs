@@ -24,7 +24,7 @@ use super::RelayOptions;
 use super::acks::{Acks, Publication};
 use super::figures::{Figures, count};
 use super::kept;
-use super::message::{Packer, proto_state};
+use super::message::Packer;
 use super::subject::{Address, Topic};
 use crate::feed::status::{Board, Entry, State};
 use crate::index::{Delta, Heard, Index, Listener, TapBounds};
@@ -261,8 +261,11 @@ impl Owner {
         let (client, stream, address) = (self.client.clone(), self.options.stream.clone(), owned.address.clone());
         let (key, figures) = (owned.key.clone(), Arc::clone(&self.figures));
         self.keeping.spawn(async move {
-            let Some(pieces) = pieces(key, delta).await else { return };
-            match kept::write(&client, &stream, &address, pieces).await {
+            let written = match pieces(key, delta).await {
+                Ok(pieces) => kept::write(&client, &stream, &address, pieces).await,
+                Err(error) => Err(error.into()),
+            };
+            match written {
                 Ok(()) => count(&figures.stored),
                 Err(error) => {
                     tracing::warn!(%error, "A snapshot was not put away: nobody could begin without its owner.")
@@ -371,18 +374,11 @@ impl Owner {
             let status = owned.entry.status();
             (status.state, status.why.clone())
         };
-        let identity = &owned.entry.identity;
         let mut announcement = v1::Announcement {
             key: Some(owned.key.clone()),
             at: Some(owned.at),
-            worker_rank: Some(v1::WorkerRank {
-                worker: identity.worker.to_string(),
-                address: identity.address.to_string(),
-                aliases: identity.aliases.to_vec(),
-                model: identity.model.to_string(),
-                rank: identity.rank,
-            }),
-            state: proto_state(state).into(),
+            worker_rank: Some((&owned.entry.identity).into()),
+            state: v1::FeedState::from(state).into(),
             why: why.clone(),
             owner: self.name.clone(),
             leaves: false,
@@ -417,12 +413,14 @@ impl Owner {
             let (client, key) = (self.client.clone(), owned.key.clone());
             let figures = Arc::clone(&self.figures);
             owned.sent = Some(self.sending.spawn(async move {
-                let Some(pieces) = pieces(key, delta).await else { return };
-                match send(&client, &pieces, &replies).await {
-                    Ok(()) => figures.sent.fetch_add(replies.len() as u64, Relaxed),
-                    // Who asked asks again.
-                    Err(_) => return,
+                let sent = match pieces(key, delta).await {
+                    Ok(pieces) => send(&client, &pieces, &replies).await,
+                    Err(error) => Err(error.into()),
                 };
+                match sent {
+                    Ok(()) => _ = figures.sent.fetch_add(replies.len() as u64, Relaxed),
+                    Err(error) => tracing::warn!(%error, "A snapshot was not sent: the followers ask again."),
+                }
             }));
             // Who has just come need not wait to hear how far it must get.
             self.announce(rank, |_| ()).await;
@@ -431,14 +429,14 @@ impl Owner {
 }
 
 /// The pieces of a snapshot, made beside everything else.
-async fn pieces(key: v1::RankKey, delta: Delta) -> Option<Vec<Bytes>> {
+async fn pieces(key: v1::RankKey, delta: Delta) -> std::io::Result<Vec<Bytes>> {
     let made = spawn_blocking(move || {
         let mut packer = Packer::new()?;
         encode::Snapshot::bare(key, Arc::new(delta))
             .map(|event| packer.pack(event))
             .collect::<std::io::Result<Vec<_>>>()
     });
-    made.await.ok()?.ok()
+    made.await?
 }
 
 async fn send(client: &async_nats::Client, pieces: &[Bytes], replies: &[Subject]) -> Result<(), async_nats::Error> {

@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::reconcile::Shared;
-use crate::feed::zmq::Backoff;
+use crate::backoff::Backoff;
 
 /// The first wait, and the longest.
 const FIRST: Duration = Duration::from_secs(1);

@@ -113,9 +113,9 @@ impl Plan {
     /// The engine, by its configured word.
     pub fn engine(&self) -> &'static str {
         match self {
-            Self::Rank(options) => options.engine,
-            Self::Polled(options) => options.engine,
-            Self::Plane(options) => options.engine,
+            Self::Rank(options) => options.following.engine,
+            Self::Polled(options) => options.following.engine,
+            Self::Plane(options) => options.following.engine,
         }
     }
 
@@ -161,11 +161,8 @@ pub(super) mod tests_support {
     use std::sync::Arc;
 
     use super::{Mode, Options, Plan, Wanted};
-    use crate::feed::machine;
-    use crate::feed::runner::Timing;
+    use crate::feed::Following;
     use crate::feed::zmq::SubOptions;
-    use crate::index::Copies;
-    use crate::normalize;
     use crate::wire::Dialect;
     use crate::worker::Identity;
 
@@ -185,14 +182,9 @@ pub(super) mod tests_support {
             Identity { worker: worker.into(), address: "".into(), aliases: Arc::new([]), model: "m".into(), rank: 0 };
         let options = Options {
             identity,
-            engine: "auto",
-            dialect: Dialect::Auto,
             link: SubOptions::new(endpoint, mode),
             replay: None,
-            copies: Copies::Count,
-            normalize: normalize::Options::default(),
-            timing: Timing::default(),
-            limits: machine::Limits::default(),
+            following: Following::new("auto", Dialect::Auto),
             snapshots: None,
         };
         let plans = (0..ranks).map(|rank| Plan::Rank(Box::new(options.at_rank(rank).unwrap())));

@@ -14,7 +14,7 @@ use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::{Status, codec};
 
 use super::matching::{Answer, NOBODY, RankAnswer, Who};
-use super::response::{feed_state, match_response, nobody, worker_rank_of};
+use super::response::{match_response, nobody};
 use crate::admin::report::{TierBlocks, millis};
 use crate::block::Grid;
 use crate::feed::status::State;
@@ -143,7 +143,7 @@ impl Answered {
         let held = &rank.held;
         let unknown;
         let who = match &rank.who {
-            Who::Rank(entry) => entry.written(self.brief, |identity| who(worker_rank_of(identity), self.brief)),
+            Who::Rank(entry) => entry.written(self.brief, |identity| who(identity.into(), self.brief)),
             Who::Nobody(name) => {
                 unknown = who(nobody(&self.model, name.clone()), self.brief);
                 &unknown
@@ -152,7 +152,7 @@ impl Answered {
         let (state, why) = match &rank.feed {
             None => (v1::FeedState::Unspecified, NOBODY),
             Some(feed) if self.brief && feed.state == State::Live => (v1::FeedState::Live, ""),
-            Some(feed) => (feed_state(feed.state), &*feed.why),
+            Some(feed) => (feed.state.into(), &*feed.why),
         };
         let mut first = Numbers::new();
         first.number(2, held.blocks.into());

@@ -15,7 +15,7 @@ use super::limits::Limiter;
 use super::matching::{RankAnswer, Who, answer};
 use super::query::deadline;
 use super::request::{Prompt, Query, weight};
-use super::response::{feed_state, rank_match};
+use super::response::rank_match;
 use super::watch::{Found, Hub};
 use crate::admin::Rpc;
 use crate::admin::report::millis;
@@ -212,7 +212,7 @@ impl Explains {
         if state != State::Live {
             let text = format!("the feed is {}: {why}", state.name());
             let since_unix_ms = unix_ms(since);
-            let incomplete = v1::FeedIncomplete { state: feed_state(state).into(), since_unix_ms, why };
+            let incomplete = v1::FeedIncomplete { state: v1::FeedState::from(state).into(), since_unix_ms, why };
             causes.push(cause(text, Of::FeedIncomplete(incomplete)));
         }
     }

@@ -7,12 +7,12 @@ use std::time::{Instant, SystemTime};
 
 use super::error::{Known, QueryError};
 use super::request::{Prompt, Query};
-use super::response::feed_state;
 use crate::admin::Fleet;
 use crate::block::Grid;
 use crate::feed::status::{Entry, State};
 use crate::hash::ContentHash;
 use crate::index::{Chain, RankMatch, RankUsage};
+use crate::proto::v1;
 use crate::worker::RankId;
 
 /// What a query came to.
@@ -145,7 +145,7 @@ fn answer_once(fleet: &Fleet, query: &Query<'_>) -> Result<Option<Answer>, Query
         };
         let asked = used.iter().find(|(used, _)| Some(*used) == grid).map_or(0, |(_, blocks)| *blocks);
         let feed = Feed::of(&entry, live, &mut why);
-        let wanted = query.states.is_none_or(|states| states & 1 << feed_state(feed.state) as u32 != 0);
+        let wanted = query.states.is_none_or(|states| states & 1 << v1::FeedState::from(feed.state) as u32 != 0);
         // Whoever was asked for by name comes back, with its state and nothing held.
         let (held, asked) = match (wanted, query.workers.is_empty()) {
             (true, _) => (held, asked),

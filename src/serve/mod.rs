@@ -1,4 +1,6 @@
-//! gRPC: what routers ask. Conversion to and from the protocol happens in this room and nowhere else.
+//! gRPC: what routers ask. Requests are read and answers are written in this room and nowhere else; what the protocol
+//! calls a rank and a state, [`proto`](crate::proto) and [`feed`](crate::feed) say, and the events of a feed
+//! [`replica`](crate::replica) encodes.
 //!
 //! ```text
 //! bytes --request--> Query (checked, borrowed) --matching--> Answer --response--> bytes

@@ -7,7 +7,6 @@ use crate::admin::report::{Queue, RankReport, TierBlocks, millis};
 use crate::block::Grid;
 use crate::feed::status::State;
 use crate::proto::v1;
-use crate::worker::Identity;
 
 /// A whole answer; `brief`: without what a score does not need.
 pub(super) fn match_response(model: &str, brief: bool, answer: Answer) -> v1::MatchResponse {
@@ -36,7 +35,7 @@ pub(super) fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
     let matched_tokens = answer.tokens(answer.held.blocks);
     let (state, why, heard) = match answer.feed {
         None => (v1::FeedState::Unspecified, NOBODY.to_owned(), None),
-        Some(feed) => (feed_state(feed.state), feed.why.to_string(), feed.last_heard),
+        Some(feed) => (feed.state.into(), feed.why.to_string(), feed.last_heard),
     };
     let held = answer.held;
     v1::RankMatch {
@@ -63,24 +62,13 @@ pub(super) fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
 fn worker_rank(model: &str, who: Who) -> v1::WorkerRank {
     match who {
         Who::Nobody(name) => nobody(model, name),
-        Who::Rank(entry) => worker_rank_of(&entry.identity),
+        Who::Rank(entry) => v1::WorkerRank::from(&entry.identity),
     }
 }
 
 /// A name that nobody of this model has.
 pub(super) fn nobody(model: &str, worker: String) -> v1::WorkerRank {
     v1::WorkerRank { worker, model: model.to_owned(), ..v1::WorkerRank::default() }
-}
-
-/// What a rank is called.
-pub(super) fn worker_rank_of(identity: &Identity) -> v1::WorkerRank {
-    v1::WorkerRank {
-        worker: identity.worker.to_string(),
-        address: identity.address.to_string(),
-        aliases: identity.aliases.to_vec(),
-        model: identity.model.to_string(),
-        rank: identity.rank,
-    }
 }
 
 fn grid_use(of: Grid, blocks: u64) -> v1::GridUse {
@@ -94,18 +82,6 @@ const fn grid(grid: Grid) -> v1::Grid {
 const fn tiers(blocks: TierBlocks) -> v1::TierBlocks {
     let TierBlocks { device, host, disk, external, other } = blocks;
     v1::TierBlocks { device, host, disk, external, other }
-}
-
-/// A state, as the protocol numbers it.
-pub(super) const fn feed_state(state: State) -> v1::FeedState {
-    match state {
-        State::Connecting => v1::FeedState::Connecting,
-        State::Replaying => v1::FeedState::Replaying,
-        State::Live => v1::FeedState::Live,
-        State::Incomplete => v1::FeedState::Incomplete,
-        State::Degraded => v1::FeedState::Degraded,
-        State::Gone => v1::FeedState::Gone,
-    }
 }
 
 /// A state's word, the same as [`State::name`]; `unknown` for a name that nobody has, and for states of later

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use kvtap::feed::runner::Runner;
-use kvtap::feed::source::{Event, Source, ZmqSource};
+use kvtap::feed::source::{Event, LinkSource, Source};
 use kvtap::feed::status::{Entry, State};
 use kvtap::feed::zmq::subscribe;
 use kvtap::index::{self, Index};
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A source that gives no more events than it has permits for.
 struct Narrow {
-    source: ZmqSource,
+    source: LinkSource,
     permits: Arc<Semaphore>,
     entry: Arc<Entry>,
     /// Messages were lost before the last event was given.
@@ -135,22 +135,23 @@ async fn ten_times_what_a_feed_can_take_is_shed_as_gaps_that_it_declares_and_nev
         let options = tap::options("e", &world, live, router);
         let (receiver, link) = subscribe(options.link.clone(), &cancel).expect("an endpoint");
         let gauge = receiver.gauge();
-        let writer = index.register("m", options.copies).expect("room for a rank");
+        let following = options.following;
+        let writer = index.register("m", following.copies).expect("room for a rank");
         let rank = writer.rank();
-        let normalizer = Normalizer::new(writer, options.normalize);
+        let normalizer = Normalizer::new(writer, following.normalize);
         let asked = options.replay.as_ref().map(|replay| replay.endpoint.to_string());
-        let entry = Entry::new(rank, options.identity, options.link.endpoint.to_string(), asked, options.engine);
+        let entry = Entry::new(rank, options.identity, options.link.endpoint.to_string(), asked, following.engine);
         let entry = Arc::new(entry.queued(receiver.gauge()).with_orphans(normalizer.waiting()));
         let (permits, stale) = (Arc::new(Semaphore::new(Semaphore::MAX_PERMITS / 2)), Arc::new(AtomicUsize::new(0)));
         let source = Narrow {
-            source: ZmqSource::new(receiver, options.replay, cancel.clone()),
+            source: LinkSource::new(receiver, options.replay, cancel.clone()),
             permits: Arc::clone(&permits),
             entry: Arc::clone(&entry),
             had_lost: false,
             stale: Arc::clone(&stale),
         };
-        let runner =
-            Runner::new(source, normalizer, Arc::clone(&entry), options.dialect, options.timing, options.limits);
+        let (dialect, timing, limits) = (following.dialect, following.timing, following.limits);
+        let runner = Runner::new(source, normalizer, Arc::clone(&entry), dialect, timing, limits);
         let runner = tokio::spawn(runner.run(cancel.clone()));
         let eye = Eye::Inside { index: Arc::clone(&index), entry: Arc::clone(&entry) };
         let mut witness = Witness::new(eye, Arc::clone(&loud.engine.truth), Arc::clone(&loud.engine.prompts));

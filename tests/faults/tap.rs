@@ -9,9 +9,8 @@ use kvtap::feed::machine::Limits;
 use kvtap::feed::runner::Timing;
 use kvtap::feed::status::Board;
 use kvtap::feed::zmq::{Endpoint, Heartbeat, Mode, ReplayOptions, SubOptions};
-use kvtap::feed::{Feed, Options};
-use kvtap::index::{self, Copies, Index};
-use kvtap::normalize;
+use kvtap::feed::{Feed, Following, Options};
+use kvtap::index::{self, Index};
 use kvtap::proto::v1::query_service_client::QueryServiceClient;
 use kvtap::wire::Dialect;
 use kvtap::worker::Identity;
@@ -166,21 +165,20 @@ pub fn options(name: &str, world: &World, live: SocketAddr, replay: SocketAddr) 
     let replay = world.replay.then(|| ReplayOptions { idle: ms(600), ..ReplayOptions::new(self::endpoint(replay)) });
     Options {
         identity,
-        engine: "vllm",
-        dialect: Dialect::Vllm,
         link,
         replay,
-        copies: Copies::Count,
-        normalize: normalize::Options::default(),
-        timing: Timing {
-            grace: world.grace,
-            recovery: Duration::from_secs(20),
-            first_retry: ms(10),
-            longest_retry: ms(100),
-            first_rebuild: ms(100),
-            longest_rebuild: ms(500),
+        following: Following {
+            timing: Timing {
+                grace: world.grace,
+                recovery: Duration::from_secs(20),
+                first_retry: ms(10),
+                longest_retry: ms(100),
+                first_rebuild: ms(100),
+                longest_rebuild: ms(500),
+            },
+            limits: Limits { messages: world.waiting, ..Limits::default() },
+            ..Following::new("vllm", Dialect::Vllm)
         },
-        limits: Limits { messages: world.waiting, ..Limits::default() },
         snapshots: None,
     }
 }

@@ -67,7 +67,7 @@ async fn a_server_that_freezes_is_noticed_without_a_closed_connection() {
 async fn a_server_that_stays_away_beyond_the_grace_takes_the_blocks_along() {
     let mut server = Server::start().await;
     let mut impatient = options(&server, Dialect::Dynamo, SUBJECT);
-    impatient.timing.grace = Some(Duration::from_millis(100));
+    impatient.following.timing.grace = Some(Duration::from_millis(100));
     let (tap, client) = (Tap::start(impatient), server.client().await);
     tap.until("plane", 0, "subscribed", |status| status.connected).await;
     publish(&client, envelope(7, 0, &[stored(1, 0, 0..1)])).await;

@@ -1,6 +1,8 @@
 //! Engines' own batches, as a bridge publishes them.
 
 use async_nats::HeaderMap;
+use kvtap::admin::report::Fleet;
+use kvtap::feed::link::QueueLimits;
 use kvtap::feed::nats::{PUBLISHER_HEADER, SEQUENCE_HEADER};
 use kvtap::feed::status::State;
 use kvtap::wire::Dialect;
@@ -43,7 +45,7 @@ async fn send(client: &async_nats::Client, subject: &str, headers: HeaderMap, pa
 
 async fn tap(server: &Server, subject: &str) -> Tap {
     let mut raw = options(server, Dialect::Vllm, subject);
-    raw.engine = "vllm";
+    raw.following.engine = "vllm";
     let tap = Tap::start(raw);
     tap.until("plane", 0, "subscribed", |status| status.connected).await;
     tap
@@ -109,4 +111,18 @@ async fn batches_without_numbers_are_applied_and_never_live() {
     let status = tap.incomplete("plane/pod-a", 0, 3).await;
     assert!(status.why.contains("no numbers"), "{}", status.why);
     assert_eq!((status.gaps, tap.matched("plane/pod-a", 0)), (0, 3));
+}
+
+#[tokio::test]
+async fn a_rank_that_speaks_over_nats_shows_its_queue_and_the_bounds_of_it() {
+    let server = Server::start().await;
+    let mut bounded = options(&server, Dialect::Vllm, "kv.{worker}");
+    bounded.queue = QueueLimits { messages: 77, bytes: 1 << 20 };
+    let (tap, client) = (Tap::start(bounded), server.client().await);
+    tap.until("plane", 0, "subscribed", |status| status.connected).await;
+    send(&client, "kv.pod-a", headers(Some("0"), Some("life-1")), batch(1.0, 0)).await;
+    tap.live("plane/pod-a", 0, 1).await;
+    let reports = Fleet::new(tap.index.clone(), tap.board.clone()).reports();
+    let report = reports.iter().find(|report| report.worker == "plane/pod-a").expect("the rank");
+    assert_eq!((report.queue.limit_messages, report.queue.limit_bytes), (77, 1 << 20));
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvtap::block::Grid;
+use kvtap::feed::Following;
 use kvtap::feed::nats::{ConnectionOptions, Plane, PlaneOptions};
-use kvtap::feed::runner::Timing;
 use kvtap::feed::status::{Board, Entry, State, Status};
 use kvtap::hash::Seed;
-use kvtap::index::{self, Chain, Copies, Index};
+use kvtap::index::{self, Chain, Index};
 use kvtap::normalize;
 use kvtap::wire::{Dialect, dynamo};
 use kvtap::worker::Identity;
@@ -41,18 +41,16 @@ pub fn options(server: &Server, dialect: Dialect, subject: &str) -> PlaneOptions
             model: "m".into(),
             rank: 0,
         },
-        engine: "dynamo",
-        dialect,
         connection,
         pattern: subject.parse().unwrap(),
         stream: None,
         ranks: 0..1,
         max_ranks: 64,
         silence: None,
-        copies: Copies::Count,
-        normalize: normalize::Options { block_size: Some(BLOCK), ..Default::default() },
-        timing: Timing::default(),
-        limits: Default::default(),
+        following: Following {
+            normalize: normalize::Options { block_size: Some(BLOCK), ..Default::default() },
+            ..Following::new("dynamo", dialect)
+        },
         queue: Default::default(),
     }
 }

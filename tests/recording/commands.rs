@@ -6,14 +6,11 @@ use std::process::{Output, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvtap::feed::machine::Limits;
 use kvtap::feed::recording::{Entry, open};
-use kvtap::feed::runner::Timing;
 use kvtap::feed::status::{Board, State};
 use kvtap::feed::zmq::{Mode, ReplayOptions, SubOptions};
-use kvtap::feed::{Feed, Options};
-use kvtap::index::{self, Copies, Index};
-use kvtap::normalize;
+use kvtap::feed::{Feed, Following, Options};
+use kvtap::index::{self, Index};
 use kvtap::wire::{self, Batch, Dialect, Event};
 use kvtap::worker::Identity;
 use serde_json::{Value, json};
@@ -153,14 +150,9 @@ async fn a_recording_gives_the_same_matches_in_an_index_and_on_sockets() {
             model: "m".into(),
             rank: 0,
         },
-        engine: "vllm",
-        dialect: Dialect::Vllm,
         link: SubOptions::new(endpoint.parse().unwrap(), Mode::Connect),
         replay: Some(ReplayOptions::new(replay.parse().unwrap())),
-        copies: Copies::Count,
-        normalize: normalize::Options::default(),
-        timing: Timing::default(),
-        limits: Limits::default(),
+        following: Following::new("vllm", Dialect::Vllm),
         snapshots: None,
     };
     let feed = Feed::spawn(options, &index, &board).unwrap();

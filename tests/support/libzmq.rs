@@ -136,7 +136,7 @@ impl Tap {
     pub async fn next(&mut self) -> LinkEvent {
         loop {
             match within("an event", self.events.recv()).await.expect("the link lives") {
-                LinkEvent::Rejected { reason, count } => self.rejected.push((reason, count)),
+                LinkEvent::Rejected { reason, count } => self.rejected.push((reason.word(), count)),
                 event => return event,
             }
         }
@@ -190,7 +190,7 @@ impl Tap {
                 < times
             {
                 if let LinkEvent::Rejected { reason, count } = self.events.recv().await.expect("the link lives") {
-                    self.rejected.push((reason, count));
+                    self.rejected.push((reason.word(), count));
                 }
             }
         })

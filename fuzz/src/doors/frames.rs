@@ -1,7 +1,7 @@
 //! The frames around payloads, and the protocol that carries them.
 
 use bytes::BytesMut;
-use kvtap::feed::zmq::zmtp::{Command, Decoder, GREETING_LEN, Greeting, Item, Limits, Violation, message};
+use kvtap::feed::zmtp::{Command, Decoder, GREETING_LEN, Greeting, Item, Limits, Violation, message};
 use kvtap::wire::{dynamo, frames as wire};
 
 use super::split;

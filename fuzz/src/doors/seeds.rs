@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvtap::feed::zmq::zmtp::{Greeting, SocketType, message, ping, pong, ready, subscribe};
+use kvtap::feed::zmtp::{Greeting, SocketType, message, ping, pong, ready, subscribe};
 use kvtap::index::{Copies, Heard, Index, Limits, Listener, TapBounds};
 use kvtap::normalize::{Normalizer, Options};
 use kvtap::proto::indexer::GetPodScoresRequest;

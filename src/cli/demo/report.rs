@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::cli::table::{Align, Table, age, number};
 use crate::proto::v1;
-use crate::serve::response::report_of;
+use crate::serve::response::{report_of, state_name};
 
 /// Everything that came of a demo.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub struct Answer {
     /// What the engine itself counts.
     pub engine_cached_tokens: u64,
     /// The feed's state.
-    #[serde(serialize_with = "state_name")]
+    #[serde(serialize_with = "as_word")]
     pub state: v1::FeedState,
     /// The engine's life.
     pub epoch: u64,
@@ -112,7 +112,7 @@ impl Report {
                 answer.cached_tokens.to_string(),
                 answer.engine_cached_tokens.to_string(),
                 if answer.agrees() { "=" } else { "DIFFERS" }.to_owned(),
-                word(answer.state),
+                state_name(answer.state).to_owned(),
                 answer.epoch.to_string(),
                 number(answer.last_seq),
                 age(answer.age_ms),
@@ -130,11 +130,6 @@ impl Report {
     }
 }
 
-/// The state's word, as every other command says it.
-fn word(state: v1::FeedState) -> String {
-    state.as_str_name().trim_start_matches("FEED_STATE_").to_lowercase()
-}
-
-fn state_name<S: serde::Serializer>(state: &v1::FeedState, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&word(*state))
+fn as_word<S: serde::Serializer>(state: &v1::FeedState, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(state_name(*state))
 }

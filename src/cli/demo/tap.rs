@@ -11,13 +11,10 @@ use tonic::transport::{Channel, Endpoint};
 use super::{FeedAt, MODEL};
 use crate::admin::{Fleet, Readiness, RequestMetrics};
 use crate::cli::Failure;
-use crate::feed::machine;
-use crate::feed::runner::Timing;
 use crate::feed::status::Board;
 use crate::feed::zmq::{self, Mode, ReplayOptions, SubOptions};
-use crate::feed::{self, Feed};
-use crate::index::{Copies, Index, Limits};
-use crate::normalize;
+use crate::feed::{self, Feed, Following};
+use crate::index::{Index, Limits};
 use crate::proto::v1::query_service_client::QueryServiceClient;
 use crate::serve::{self, ListenAddr, Listener, ServeError};
 use crate::wire::Dialect;
@@ -90,14 +87,9 @@ fn options(at: &FeedAt) -> Result<feed::Options, Failure> {
             model: MODEL.into(),
             rank: 0,
         },
-        engine: "vllm",
-        dialect: Dialect::Vllm,
         link: SubOptions::new(endpoint(&at.endpoint)?, Mode::Connect),
         replay: replay.map(ReplayOptions::new),
-        copies: Copies::Count,
-        normalize: normalize::Options::default(),
-        timing: Timing::default(),
-        limits: machine::Limits::default(),
+        following: Following::new("vllm", Dialect::Vllm),
         snapshots: None,
     })
 }

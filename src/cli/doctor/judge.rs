@@ -8,8 +8,8 @@ use super::finding::Finding;
 use super::past::Past;
 use super::survey::Survey;
 use super::watch::Live;
-use crate::feed::zmq::zmtp::Violation;
 use crate::feed::zmq::{Endpoint, Fault, Host, Mode};
+use crate::feed::zmtp::Violation;
 
 /// A clock that is this far off, in seconds, is worth mending: ages and logs are compared across hosts.
 const CLOCK_SECONDS: f64 = 2.0;

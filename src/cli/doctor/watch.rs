@@ -80,7 +80,7 @@ pub(super) async fn live(target: &Target, duration: Duration) -> Live {
                 live.disconnects += 1;
                 live.fault = Some(fault);
             }
-            LinkEvent::Rejected { reason, count } => *live.turned_away.entry(reason).or_default() += count,
+            LinkEvent::Rejected { reason, count } => *live.turned_away.entry(reason.word()).or_default() += count,
             // Numbers show it as a gap.
             LinkEvent::Overflowed { .. } => {}
             // Nothing that a socket says.

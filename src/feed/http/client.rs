@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::HttpEndpoint;
-use crate::feed::zmq::Host;
+use crate::feed::link::Host;
 
 /// Who asks, and within which bounds.
 #[derive(Debug)]

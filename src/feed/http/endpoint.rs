@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::feed::zmq::{Endpoint, Host};
+use crate::feed::link::{Endpoint, Host};
 
 /// Where events are polled.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -10,7 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::HttpEndpoint;
 use super::client::{Client, PollError};
 use super::events::{self, Event};
-use crate::feed::zmq::{Backoff, Fault, QueueLimits, QueueReceiver, QueueSender, queue};
+use crate::backoff::Backoff;
+use crate::feed::drops::Dropped;
+use crate::feed::link::{Fault, QueueLimits, QueueReceiver, QueueSender, queue};
 use crate::wire::MAX_PAYLOAD;
 
 /// How an endpoint is polled.
@@ -144,10 +146,10 @@ fn hand_out(event: Event, lanes: &[Lane], lives: &mut [Life]) {
     };
     match pair {
         Some((lane, life)) => {
-            let sequence = Bytes::copy_from_slice(&event.id.to_be_bytes());
-            lane.queue.message(vec![Bytes::new(), sequence, life.mark(event)]);
+            let id = event.id;
+            lane.queue.numbered(id, life.mark(event));
         }
-        None => lanes.iter().take(1).for_each(|lane| lane.queue.rejected("other_rank")),
+        None => lanes.iter().take(1).for_each(|lane| lane.queue.rejected(Dropped::OtherRank)),
     }
 }
 

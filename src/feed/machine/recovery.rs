@@ -46,10 +46,10 @@ struct Round {
     holed: bool,
     /// It has carried a number that no engine reaches, and nothing after it yet.
     odd: bool,
-    /// The message that came after the last such number: its place is before that.
-    odd_before: Option<u64>,
     /// Something was lost since it was asked for, or a reply of it could not be read: it does not show what is missing.
     questionable: bool,
+    /// The message that came after the last such number: its place is before that.
+    odd_before: Option<u64>,
 }
 
 // === impl Recovery ===
@@ -304,6 +304,7 @@ impl<P> Machine<P> {
 
     /// What the replay that runs has brought, and will bring, may not be all.
     pub(super) fn question_round(&mut self) {
+        self.is_more_than_a_look();
         if let Some(recovery) = self.recovery.as_mut() {
             recovery.round.questionable = true;
         }
@@ -353,9 +354,9 @@ impl<P> Machine<P> {
 
     /// Ends a recovery that leads nowhere: what waits is applied as it is, and the feed is incomplete.
     pub(super) fn give_up(&mut self, why: Why, out: &mut Out<P>) {
-        let is_mere_look =
-            |recovery: &Recovery| recovery.is_second_look && !recovery.round.holed && !recovery.round.questionable;
-        if why == Why::ReplayFailed && self.recovery.as_ref().is_some_and(is_mere_look) {
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.is_second_look && !recovery.round.holed)
+            && why == Why::ReplayFailed
+        {
             // The first look was answered, and nobody has heard of anything since.
             return self.end_recovery(out);
         }

@@ -12,6 +12,7 @@ use async_nats::{Auth, AuthError, Client, ClientError, ConnectOptions, Event};
 use tokio::sync::mpsc;
 
 use super::NatsEndpoint;
+use crate::backoff::Backoff;
 
 /// What a client remembers of its connection until somebody looks.
 const EVENTS: usize = 256;
@@ -102,7 +103,7 @@ impl ConnectionOptions {
             })
         };
         let is_tls = self.endpoint.is_tls();
-        let (first, longest) = (self.first_retry, self.longest_retry);
+        let backoff = Backoff::new(self.first_retry, self.longest_retry);
         // The client asks how long to wait before its very first attempt, too: there is nothing to wait for.
         let is_first = AtomicBool::new(true);
         let mut options = options
@@ -117,8 +118,7 @@ impl ConnectionOptions {
                 if is_first.swap(false, Ordering::Relaxed) {
                     return Duration::ZERO;
                 }
-                let wait = first.saturating_mul(1 << attempt.min(16)).min(longest);
-                wait.mul_f64(0.5 + fastrand::f64() / 2.0)
+                backoff.after(u32::try_from(attempt).unwrap_or(u32::MAX))
             })
             .event_callback(move |event| {
                 let told = told.clone();

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::feed::spawn::Place;
-use crate::feed::status::{Board, Entry, State};
+use crate::feed::Registration;
+use crate::feed::drops::Dropped;
+use crate::feed::status::{Board, Entry, Origin, State};
 use crate::index::{Index, IndexError};
 
 use super::plane::PlaneOptions;
@@ -13,7 +14,7 @@ use super::plane::PlaneOptions;
 #[derive(Debug)]
 pub(super) struct Door {
     entry: Arc<Entry>,
-    _place: Place,
+    _registration: Registration,
 }
 
 // === impl Door ===
@@ -21,10 +22,12 @@ pub(super) struct Door {
 impl Door {
     pub(super) fn open(options: &PlaneOptions, index: &Arc<Index>, board: &Arc<Board>) -> Result<Self, IndexError> {
         let identity = options.identity.clone();
-        let place = Place::take_empty(&identity, options.copies, index, board)?;
-        let entry = Arc::new(Entry::new(place.rank(), identity, options.address(), None, options.engine));
+        let following = &options.following;
+        let registration = Registration::take_empty(&identity, following.copies, index, board)?;
+        let entry = Entry::new(registration.rank(), identity, options.address(), None, following.engine);
+        let entry = Arc::new(entry.with_origin(Origin::Subscription));
         board.insert(Arc::clone(&entry));
-        Ok(Self { entry, _place: place })
+        Ok(Self { entry, _registration: registration })
     }
 
     pub(super) fn connected(&self, workers: usize) {
@@ -53,7 +56,7 @@ impl Door {
         status.last_heard = Some(std::time::Instant::now());
     }
 
-    pub(super) fn reject(&self, reason: &'static str, count: u64) {
-        *self.entry.status().dropped.entry(reason).or_default() += count;
+    pub(super) fn reject(&self, reason: Dropped, count: u64) {
+        self.entry.status().count_dropped(reason, count);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::feed::zmq::{Endpoint, Host};
+use crate::feed::link::{Endpoint, Host};
 
 /// The servers of one NATS system.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

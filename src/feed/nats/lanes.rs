@@ -9,9 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::{Ledger, Name, Numbered, Word};
 use super::plane::PlaneOptions;
-use crate::feed::spawn::{Feed, QueuedOptions};
+use crate::feed::Feed;
+use crate::feed::drops::Dropped;
+use crate::feed::link::{Fault, QueueSender, queue};
 use crate::feed::status::Board;
-use crate::feed::zmq::{Fault, QueueSender, queue};
 use crate::index::{Index, IndexError};
 use crate::worker::Identity;
 
@@ -108,17 +109,8 @@ impl Lanes {
     fn spawn(&mut self, key: Key, passing: bool) -> Result<LaneId, IndexError> {
         let options = &self.options;
         let (sender, receiver) = queue(options.queue, CancellationToken::new().drop_guard());
-        let queued = QueuedOptions {
-            identity: identity(options, &key),
-            engine: options.engine,
-            endpoint: options.address(),
-            dialect: options.dialect,
-            copies: options.copies,
-            normalize: options.normalize.clone(),
-            timing: options.timing,
-            limits: options.limits,
-        };
-        let feed = Feed::spawn_queued(queued, receiver, &self.index, &self.board)?;
+        let (identity, following) = (identity(options, &key), options.following.clone());
+        let feed = Feed::spawn_queued(identity, options.address(), following, receiver, &self.index, &self.board)?;
         if self.up {
             sender.connected();
         }
@@ -148,7 +140,7 @@ impl Lanes {
     /// The client had no room for messages of the subscription: which ones, their numbers will show.
     pub(super) fn overrun(&mut self) {
         self.doubt("the client's own queue was full");
-        self.lanes.values().for_each(|lane| lane.queue.rejected("slow_consumer"));
+        self.lanes.values().for_each(|lane| lane.queue.rejected(Dropped::SlowConsumer));
     }
 
     /// A stream goes on where it was left.
@@ -219,7 +211,7 @@ impl Lanes {
             }
             Count::Bare(sequence) => {
                 for lane in lanes.iter().filter_map(|id| Some((self.lanes.get(id)?, *id))) {
-                    lane.0.queue.message(frames(sequence, payload(lane.1)));
+                    lane.0.queue.numbered(sequence, payload(lane.1));
                 }
             }
             Count::None => {
@@ -233,7 +225,7 @@ impl Lanes {
                         }
                     };
                     lane.unnumbered = Some(number);
-                    lane.queue.message(frames(number, payload(*id)));
+                    lane.queue.numbered(number, payload(*id));
                 }
             }
         }
@@ -247,13 +239,13 @@ impl Lanes {
                 Word::OtherLife => lane.queue.other_life(),
                 Word::SameLife => lane.queue.same_life(),
                 Word::Missed => lane.queue.missed(),
-                Word::Message(number) => lane.queue.message(frames(number, payload(id))),
+                Word::Message(number) => lane.queue.numbered(number, payload(id)),
             }
         }
     }
 
     /// A message of a lane was turned away, and is missing there.
-    pub(super) fn lose(&self, id: LaneId, reason: &'static str) {
+    pub(super) fn lose(&self, id: LaneId, reason: Dropped) {
         self.reject(id, reason);
         if let Some(lane) = self.lanes.get(&id) {
             lane.queue.missed();
@@ -261,7 +253,7 @@ impl Lanes {
     }
 
     /// A message that is nobody's was turned away; this lane counts it.
-    pub(super) fn reject(&self, id: LaneId, reason: &'static str) {
+    pub(super) fn reject(&self, id: LaneId, reason: Dropped) {
         if let Some(lane) = self.lanes.get(&id) {
             lane.queue.rejected(reason);
         }
@@ -293,11 +285,6 @@ impl Lanes {
             lane.feed.stop().await;
         }
     }
-}
-
-/// A message as a socket would have brought it.
-fn frames(sequence: u64, payload: Bytes) -> Vec<Bytes> {
-    vec![Bytes::new(), Bytes::copy_from_slice(&sequence.to_be_bytes()), payload]
 }
 
 fn identity(options: &PlaneOptions, key: &Key) -> Identity {

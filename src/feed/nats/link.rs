@@ -11,7 +11,7 @@ use super::connect::Connection;
 use super::ledger::Name;
 use super::plane::PlaneOptions;
 use super::stream::Reader;
-use crate::feed::zmq::Backoff;
+use crate::backoff::Backoff;
 
 /// Messages that may wait between the task that reads a stream and the one that hands them out: the server waits then.
 const READ_AHEAD: usize = 256;

@@ -7,7 +7,7 @@
 //!                                           +-- Door: what is nobody's, on the board
 //! ```
 //!
-//! Two kinds of payload come this way ([`PlaneOptions::dialect`]):
+//! Two kinds of payload come this way ([`Following::dialect`](super::Following::dialect)):
 //!
 //! - *Dynamo's event plane.* The envelope names its publisher and numbers its messages; router events inside name
 //!   workers and ranks, which appear here as they speak. Its older form, JSON on JetStream, has no envelope: there the

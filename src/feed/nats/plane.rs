@@ -17,12 +17,11 @@ use super::lanes::{Count, Key, LaneId, Lanes};
 use super::ledger::Numbered;
 use super::link::{Item, Link, Since};
 use super::{ConnectionOptions, Pattern};
-use crate::feed::machine::Limits;
-use crate::feed::runner::Timing;
+use crate::feed::Following;
+use crate::feed::drops::Dropped;
+use crate::feed::link::QueueLimits;
 use crate::feed::status::Board;
-use crate::feed::zmq::QueueLimits;
-use crate::index::{Copies, Index, IndexError};
-use crate::normalize;
+use crate::index::{Index, IndexError};
 use crate::wire::{Dialect, dynamo};
 use crate::worker::Identity;
 
@@ -40,10 +39,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub struct PlaneOptions {
     /// What the worker is called: the one that speaks, or what stands before the names of those that appear.
     pub identity: Identity,
-    /// The engine, by its configured word.
-    pub engine: &'static str,
-    /// What the payloads look like.
-    pub dialect: Dialect,
     /// How the servers are reached.
     pub connection: ConnectionOptions,
     /// What is subscribed to, or which messages of the stream are taken.
@@ -56,14 +51,8 @@ pub struct PlaneOptions {
     pub max_ranks: usize,
     /// How long a rank that appeared by itself may be silent before it is withdrawn; `None`: for ever.
     pub silence: Option<Duration>,
-    /// Whether copies of a block are counted.
-    pub copies: Copies,
-    /// How events are read.
-    pub normalize: normalize::Options,
-    /// How long feeds wait for what.
-    pub timing: Timing,
-    /// What may wait during a recovery.
-    pub limits: Limits,
+    /// How its messages are followed.
+    pub following: Following,
     /// What may wait for each rank.
     pub queue: QueueLimits,
 }
@@ -87,7 +76,7 @@ struct Task {
 impl PlaneOptions {
     /// Whether the wire says which workers there are.
     pub fn discovers(&self) -> bool {
-        self.dialect == Dialect::Dynamo || self.pattern.names_workers()
+        self.following.dialect == Dialect::Dynamo || self.pattern.names_workers()
     }
 
     /// Where this listens, for people.
@@ -185,13 +174,13 @@ impl Task {
             Item::Trouble(_) => {}
             Item::Overrun => {
                 self.lanes.overrun();
-                self.at_door(|door| door.reject("slow_consumer", 1));
+                self.at_door(|door| door.reject(Dropped::SlowConsumer, 1));
             }
             Item::Message(message, stored) => {
                 self.at_door(|door| door.heard(message.payload.len()));
                 let stored = stored.map(|(stream, number)| Count::Named(Numbered::ByStream, stream, number));
                 let workers = self.lanes.len();
-                match self.options.dialect {
+                match self.options.following.dialect {
                     Dialect::Dynamo => self.routed(&message, stored),
                     _ => self.raw(&message, stored),
                 }
@@ -219,7 +208,7 @@ impl Task {
     }
 
     /// Something that is nobody's was turned away.
-    fn nobodys(&self, reason: &'static str, count: u64) {
+    fn nobodys(&self, reason: Dropped, count: u64) {
         if count == 0 {
             return;
         }
@@ -243,16 +232,16 @@ impl Task {
                 // A stream may hold what is none of ours: its number is spent all the same.
                 self.lanes.hand_out(stored, digest(message), &[], |_| Bytes::new());
             } else {
-                self.nobodys("unknown_subject", 1);
+                self.nobodys(Dropped::UnknownSubject, 1);
             }
             return;
         };
-        let refused = if key.worker.is_some() { "too_many_workers" } else { "other_rank" };
+        let refused = if key.worker.is_some() { Dropped::TooManyWorkers } else { Dropped::OtherRank };
         let Some(lane) = self.lanes.of(key) else { return self.nobodys(refused, 1) };
         match self.count(message) {
             Ok(count) => {
                 if !self.lanes.hand_out(count, digest(message), &[lane], |_| message.payload.clone()) {
-                    self.lanes.lose(lane, "too_many_publishers");
+                    self.lanes.lose(lane, Dropped::TooManyPublishers);
                 }
             }
             Err(reason) => self.lanes.lose(lane, reason),
@@ -260,8 +249,8 @@ impl Task {
     }
 
     /// How a raw batch is numbered. A stream's own numbers say nothing of what was lost before it.
-    fn count(&self, message: &Message) -> Result<Count, &'static str> {
-        const BAD: &str = "bad_header";
+    fn count(&self, message: &Message) -> Result<Count, Dropped> {
+        const BAD: Dropped = Dropped::BadHeader;
         let header = |name| message.headers.as_ref().and_then(|headers| headers.get(name));
         let Some(sequence) = header(SEQUENCE_HEADER) else { return Ok(Count::None) };
         let sequence = Some(sequence.as_str()).filter(|text| is_decimal(text)).and_then(|text| text.parse().ok());
@@ -292,7 +281,7 @@ impl Task {
             }
             Ok(None) => (stored.unwrap_or(Count::None), &payload[..]),
             Err(error) => {
-                self.nobodys(error.reason(), 1);
+                self.nobodys(error.into(), 1);
                 return self.lanes.spend(stored.unwrap_or(Count::None), digest(message));
             }
         };
@@ -312,10 +301,10 @@ impl Task {
         scratch.shrink_to(1 << 20);
         self.scratch = scratch;
         if let Err(error) = walked {
-            self.nobodys(error.reason(), 1);
+            self.nobodys(error.into(), 1);
             return self.lanes.spend(count, digest(message));
         }
-        self.nobodys("unowned_event", orphaned.len() as u64);
+        self.nobodys(Dropped::UnownedEvent, orphaned.len() as u64);
         let mut parts: BTreeMap<LaneId, Vec<Bytes>> = BTreeMap::new();
         for ((worker, rank), events) in owned {
             match self.lanes.of(Key { worker: Some(worker.to_string()), rank }) {
@@ -325,7 +314,7 @@ impl Task {
                 None => crowded = true,
             }
         }
-        self.nobodys("too_many_workers", u64::from(crowded));
+        self.nobodys(Dropped::TooManyWorkers, u64::from(crowded));
         let lanes: Vec<LaneId> = parts.keys().copied().collect();
         let alone = lanes.len() == 1 && orphaned.is_empty() && !crowded;
         let (publisher, sequence) = match count {
@@ -343,8 +332,8 @@ impl Task {
         };
         // A number is spent whoever's it was.
         if !self.lanes.hand_out(count, digest(message), &lanes, payload) {
-            lanes.iter().for_each(|lane| self.lanes.lose(*lane, "too_many_publishers"));
-            self.nobodys("too_many_publishers", u64::from(lanes.is_empty()));
+            lanes.iter().for_each(|lane| self.lanes.lose(*lane, Dropped::TooManyPublishers));
+            self.nobodys(Dropped::TooManyPublishers, u64::from(lanes.is_empty()));
         }
         if !orphaned.is_empty() {
             self.lanes.missed_by_others(count, &lanes);

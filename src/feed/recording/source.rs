@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep};
 
 use super::format::{Entry, Record};
 use super::ring::Ring;
+use crate::feed::link::{Fault, LinkEvent};
 use crate::feed::source::{Event, Source};
 use crate::feed::status::{self, State};
-use crate::feed::zmq::{Fault, LinkEvent};
 use crate::wire::frames::{self, END_OF_REPLAY, ReplayFrame};
 
 /// How far is looked ahead for the replies of a replay.

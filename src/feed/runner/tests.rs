@@ -7,9 +7,9 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::block::Grid;
+use crate::feed::link::Fault;
 use crate::feed::machine::Failure;
 use crate::feed::status::Status;
-use crate::feed::zmq::Fault;
 use crate::hash::Seed;
 use crate::index::{self, Chain, Copies, Index};
 use crate::normalize;

@@ -12,11 +12,12 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Backoff;
 use super::presence::{Presence, Progress, Stage};
 use super::stream::{Listener, Stream};
 use super::sub::serve;
 use super::{Fault, SubOptions};
+use crate::backoff::Backoff;
+use crate::feed::drops::Dropped;
 
 /// The pause after a failed accept: the process is out of descriptors, and trying at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -59,7 +60,7 @@ pub(super) async fn run(options: &SubOptions, presence: &Presence) -> Infallible
             accepted = listener.accept() => match accepted {
                 Ok(stream) => peers.admit(stream),
                 Err(_) => {
-                    presence.queue().rejected("accept_failed");
+                    presence.queue().rejected(Dropped::AcceptFailed);
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -82,7 +83,7 @@ async fn listen(options: &SubOptions, presence: &Presence) -> Result<Listener, F
 impl Peers {
     fn admit(&mut self, stream: Stream) {
         if self.places.len() >= self.options.max_peers.max(1) && !self.make_room() {
-            self.presence.queue().rejected(Fault::Crowded.reason());
+            self.presence.queue().rejected(Dropped::Crowded);
             return;
         }
         let (peer, progress, evict) = (self.next, Progress::default(), CancellationToken::new());
@@ -91,9 +92,9 @@ impl Peers {
         let (options, presence) = (Arc::clone(&self.options), self.presence.clone());
         self.tasks.spawn(async move {
             if let Err(fault) = serve(stream, &options, &presence, &progress, &evict).await
-                && fault.is_rejection()
+                && let Some(reason) = fault.rejection()
             {
-                presence.queue().rejected(fault.reason());
+                presence.queue().rejected(reason);
             }
             peer
         });

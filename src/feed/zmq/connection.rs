@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Fault;
 use super::stream::Stream;
-use super::zmtp::{Command, Decoder, GREETING_LEN, Greeting, Item, Limits, SocketType, Violation};
-use super::zmtp::{message, ping, pong, ready, subscribe};
+use crate::feed::zmtp::{Command, Decoder, GREETING_LEN, Greeting, Item, Limits, SocketType, Violation};
+use crate::feed::zmtp::{message, ping, pong, ready, subscribe};
 
 /// How much is read at once, and how little room is too little to read into.
 const READ_CHUNK: usize = 64 << 10;

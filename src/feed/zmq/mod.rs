@@ -17,27 +17,19 @@
 //!   stable word.
 //! - Connections are in the clear ([`Endpoint::is_local`] tells where that deserves a warning).
 //!
-//! [`zmtp`] is the protocol, pure; [`Fault`] says why a connection ended.
+//! [`zmtp`](super::zmtp) is the protocol, pure; [`Fault`] says why a connection ended.
 
-mod backoff;
 mod bound;
 mod connection;
-mod endpoint;
-mod fault;
 mod presence;
-mod queue;
 mod replay;
 mod stream;
 mod sub;
 mod trusted;
-pub mod zmtp;
 
-pub use backoff::Backoff;
 pub use connection::Heartbeat;
-pub use endpoint::{Endpoint, EndpointError, Host, Mode};
-pub use fault::Fault;
-pub use queue::{LinkEvent, QueueGauge, QueueLimits, QueueReceiver, Waiting};
-pub(super) use queue::{QueueSender, queue};
 pub use replay::{ReplayOptions, Replies, replay};
 pub use sub::{SubOptions, Timing, Transport, subscribe};
-pub use zmtp::Limits;
+
+pub use super::link::{Endpoint, EndpointError, Fault, Host, LinkEvent, Mode, QueueLimits, QueueReceiver};
+pub use super::zmtp::Limits;

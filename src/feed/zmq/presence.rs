@@ -14,7 +14,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Fault;
-use super::queue::QueueSender;
+use crate::feed::drops::Dropped;
+use crate::feed::link::QueueSender;
 
 /// The publishers of one link, and the queue they feed.
 #[derive(Clone, Debug)]
@@ -120,7 +121,7 @@ impl Publisher {
     }
 
     /// A message was turned away, and is missing here.
-    pub(super) fn lost(&self, reason: &'static str) {
+    pub(super) fn lost(&self, reason: Dropped) {
         self.presence.queue.rejected(reason);
         self.presence.queue.missed();
     }
@@ -128,8 +129,8 @@ impl Publisher {
     /// It is gone.
     pub(super) fn leave(self, fault: Fault) {
         let queue = &self.presence.queue;
-        if fault.is_rejection() {
-            queue.rejected(fault.reason());
+        if let Some(reason) = fault.rejection() {
+            queue.rejected(reason);
         }
         self.presence.count(|there| {
             *there = there.saturating_sub(1);
@@ -147,9 +148,8 @@ impl Publisher {
 mod tests {
     use tokio_util::sync::CancellationToken;
 
-    use super::super::queue::{QueueReceiver, queue};
-    use super::super::{LinkEvent, QueueLimits};
     use super::*;
+    use crate::feed::link::{LinkEvent, QueueLimits, QueueReceiver, queue};
 
     fn presence() -> (Presence, QueueReceiver) {
         let (sender, receiver) = queue(QueueLimits::default(), CancellationToken::new().drop_guard());

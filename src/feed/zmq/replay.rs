@@ -15,8 +15,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::connection::{Connection, after};
 use super::stream::Stream;
-use super::zmtp::SocketType;
 use super::{Endpoint, EndpointError, Fault, Heartbeat, Limits, Mode};
+use crate::feed::zmtp::SocketType;
+use crate::wire::frames;
 
 /// What a reply costs beyond the bytes of its frames.
 const REPLY_COST: usize = 256;
@@ -119,7 +120,8 @@ async fn ask(options: &ReplayOptions, start: u64, replies: &mpsc::UnboundedSende
         Ok(connection) => connection,
         Err(fault) => return fault,
     };
-    connection.send(&[b"", &start.to_be_bytes()]);
+    let [delimiter, number] = frames::replay_request(start);
+    connection.send(&[&delimiter, &number]);
     let buffer = u32::try_from(options.buffer).unwrap_or(u32::MAX);
     let room = Arc::new(Semaphore::new(buffer as usize));
     loop {

@@ -7,13 +7,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Backoff;
 use super::connection::{Connection, after};
 use super::presence::{Presence, Progress};
-use super::queue::{QueueSender, queue};
 use super::stream::Stream;
-use super::zmtp::SocketType;
 use super::{Endpoint, EndpointError, Fault, Heartbeat, Limits, Mode, QueueLimits, QueueReceiver, bound, trusted};
+use crate::backoff::Backoff;
+use crate::feed::link::{QueueSender, queue};
+use crate::feed::zmtp::SocketType;
 
 /// Which implementation reads the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -161,8 +161,8 @@ async fn run(options: &SubOptions, presence: &Presence) -> Infallible {
                     Ok(lived) if lived >= backoff.longest() => backoff.reset(),
                     Ok(_) => {}
                     Err(fault) => {
-                        if fault.is_rejection() {
-                            presence.queue().rejected(fault.reason());
+                        if let Some(reason) = fault.rejection() {
+                            presence.queue().rejected(reason);
                         }
                         presence.queue().unreachable(fault);
                     }

@@ -15,6 +15,7 @@ use zeromq::{Socket, SocketEvent, SocketOptions, SocketRecv, SubSocket, ZmqError
 use super::connection::after;
 use super::presence::{Presence, Progress, Publisher};
 use super::{Fault, Limits, SubOptions};
+use crate::feed::drops::Dropped;
 
 /// Connects, and receives until the publisher is gone: how long it was there.
 ///
@@ -75,9 +76,9 @@ fn take(message: ZmqMessage, limits: Limits, publisher: &mut Publisher) {
     let frames = message.into_vec();
     let bytes = frames.iter().fold(0_usize, |sum, frame| sum.saturating_add(frame.len()));
     if frames.len() > limits.frames {
-        publisher.lost("too_many_frames");
+        publisher.lost(Dropped::TooManyFrames);
     } else if bytes > limits.message_bytes {
-        publisher.lost("message_too_large");
+        publisher.lost(Dropped::MessageTooLarge);
     } else {
         publisher.message(frames);
     }

@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use tokio::time::{Instant, timeout};
 
 use super::Follower;
+use crate::backoff::{Backoff, jittered};
 use crate::feed::status::State;
 use crate::relay::message::{Batch, Unpacker};
 use crate::relay::subject::Topic;
@@ -25,8 +26,8 @@ const PIECES: usize = 1 << 16;
 /// The pause between two looks for what an owner that is away has put away.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// The first and the longest pause between two attempts to get a snapshot.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The pauses between two attempts to get a snapshot.
+pub(super) const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 // === impl Follower ===
 
@@ -77,15 +78,13 @@ impl Follower {
         self.show();
         let outcome = match self.fetch().await {
             Ok(()) => {
-                self.tries = 0;
+                self.retry.reset();
                 "restored"
             }
             Err(why) => {
                 tracing::debug!(feed = %self.entry.identity, why, "No snapshot.");
                 self.mirror.forget();
-                let wait = RETRY.0.saturating_mul(1 << self.tries.min(16)).min(RETRY.1);
-                self.tries = self.tries.saturating_add(1);
-                self.next_try = Instant::now() + wait.mul_f64(0.5 + fastrand::f64() / 2.0);
+                self.next_try = Instant::now() + self.retry.wait();
                 "failed"
             }
         };
@@ -108,7 +107,7 @@ impl Follower {
                 "failed"
             }
         };
-        self.next_try = Instant::now() + LOOK_AGAIN.mul_f64(0.5 + fastrand::f64() / 2.0);
+        self.next_try = Instant::now() + jittered(LOOK_AGAIN);
         *self.entry.status().snapshots.entry(outcome).or_default() += 1;
     }
 
@@ -120,8 +119,8 @@ impl Follower {
         let mut unpacker = Unpacker::default();
         for piece in pieces {
             let (life, piece) = unpacker.unpack(&piece, &self.address).map_err(|unusable| {
-                self.drop(unusable.reason());
-                unusable.reason()
+                self.drop(unusable.dropped());
+                unusable.dropped().word()
             })?;
             if life != self.life {
                 return Err("it is of another registration");
@@ -155,8 +154,8 @@ impl Follower {
                 return Err("nobody answers");
             }
             let (life, piece) = unpacker.unpack(&answer.payload, &self.address).map_err(|unusable| {
-                self.drop(unusable.reason());
-                unusable.reason()
+                self.drop(unusable.dropped());
+                unusable.dropped().word()
             })?;
             // Of two owners each answers, and the older one may be the first.
             if life < self.life {

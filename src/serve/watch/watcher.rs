@@ -16,7 +16,6 @@ use crate::proto::v1;
 use crate::proto::v1::event::Event;
 use crate::proto::v1::watch_response::What;
 use crate::replica::encode;
-use crate::serve::response::{feed_state, worker_rank_of};
 use crate::worker::{Identity, RankId};
 
 /// What is watched.
@@ -184,8 +183,8 @@ impl Watcher {
             }
             Happening::Changed(named, state, why) => {
                 if self.filter.takes(&named.identity) {
-                    let worker_rank = Some(worker_rank_of(&named.identity));
-                    let state = feed_state(state).into();
+                    let worker_rank = Some(v1::WorkerRank::from(&named.identity));
+                    let state = v1::FeedState::from(state).into();
                     let changed = v1::WorkerChanged { key: Some(named.key.clone()), worker_rank, state, why };
                     self.say(Event::Changed(changed));
                 }
@@ -233,8 +232,8 @@ impl Watcher {
             let state = status.as_ref().map_or(State::Connecting, |status| status.state);
             let added = v1::WorkerAdded {
                 key: Some(named.key.clone()),
-                worker_rank: Some(worker_rank_of(&named.identity)),
-                state: feed_state(state).into(),
+                worker_rank: Some(v1::WorkerRank::from(&named.identity)),
+                state: v1::FeedState::from(state).into(),
                 why: status.map(|status| status.why.clone()).unwrap_or_default(),
             };
             let response = self.response(Event::Added(added), false);

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use super::zmtp::Violation;
+use crate::feed::drops::Dropped;
+use crate::feed::zmtp::Violation;
 
 /// Why a connection ended, or never came to be.
 #[derive(Debug, thiserror::Error)]
@@ -78,9 +79,13 @@ impl Fault {
         }
     }
 
-    /// Whether the peer was turned away for what it did or left undone, which is worth counting; anything else is
-    /// a network's ordinary life.
-    pub const fn is_rejection(&self) -> bool {
-        matches!(self, Self::Violation(_) | Self::HandshakeDeadline | Self::Crowded)
+    /// What is counted where the peer was turned away for what it did or left undone; `None`: a network's ordinary life.
+    pub fn rejection(&self) -> Option<Dropped> {
+        match self {
+            Self::Violation(violation) => Some((*violation).into()),
+            Self::HandshakeDeadline => Some(Dropped::HandshakeDeadline),
+            Self::Crowded => Some(Dropped::Crowded),
+            _ => None,
+        }
     }
 }

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::DropGuard;
 
 use super::{Endpoint, Fault};
+use crate::feed::drops::Dropped;
 
 /// What a frame and a message cost beyond their bytes.
 const FRAME_COST: usize = 32;
@@ -62,8 +63,8 @@ pub enum LinkEvent {
     Unnumbered,
     /// Peers or messages were turned away.
     Rejected {
-        /// A stable word for why.
-        reason: &'static str,
+        /// Why.
+        reason: Dropped,
         /// How many since the last such event.
         count: u64,
     },
@@ -114,7 +115,7 @@ struct State {
     bytes: usize,
     /// Losses among the events.
     losses: usize,
-    rejected: BTreeMap<&'static str, u64>,
+    rejected: BTreeMap<Dropped, u64>,
     listening: Option<Endpoint>,
     unreachable: Option<Fault>,
     unnumbered: bool,
@@ -156,6 +157,11 @@ impl QueueSender {
         });
     }
 
+    /// A message that its transport numbers itself came, where no socket divides it into frames.
+    pub(in crate::feed) fn numbered(&self, sequence: u64, payload: Bytes) {
+        self.message(vec![Bytes::new(), Bytes::copy_from_slice(&sequence.to_be_bytes()), payload]);
+    }
+
     /// A publisher is there.
     pub(in crate::feed) fn connected(&self) {
         self.mark(LinkEvent::Connected);
@@ -187,12 +193,12 @@ impl QueueSender {
     }
 
     /// A peer or a message was turned away.
-    pub(in crate::feed) fn rejected(&self, reason: &'static str) {
+    pub(in crate::feed) fn rejected(&self, reason: Dropped) {
         self.0.change(|state| *state.rejected.entry(reason).or_default() += 1);
     }
 
     /// The link is bound.
-    pub(super) fn listening(&self, endpoint: Endpoint) {
+    pub(in crate::feed) fn listening(&self, endpoint: Endpoint) {
         self.0.change(|state| state.listening = Some(endpoint));
     }
 
@@ -399,7 +405,7 @@ mod tests {
             .map(|event| match event {
                 LinkEvent::Message(frames) => format!("message {:?}", frames.concat()[0]),
                 LinkEvent::Overflowed { messages } => format!("lost {messages}"),
-                LinkEvent::Rejected { reason, count } => format!("rejected {reason} {count}"),
+                LinkEvent::Rejected { reason, count } => format!("rejected {} {count}", reason.word()),
                 LinkEvent::Disconnected(fault) => format!("disconnected {}", fault.reason()),
                 LinkEvent::Unreachable(fault) => format!("unreachable {}", fault.reason()),
                 LinkEvent::Listening(endpoint) => format!("listening {endpoint}"),
@@ -462,7 +468,7 @@ mod tests {
     fn a_queue_that_nobody_reads_stays_within_its_bounds_whatever_peers_do() {
         let (sender, mut receiver) = small(10, usize::MAX);
         for _ in 0..10_000 {
-            sender.rejected("not_zmtp");
+            sender.rejected(Dropped::NotZmtp);
             sender.unreachable(Fault::ConnectDeadline);
             sender.connected();
             sender.message(frames(b"0"));

@@ -4,14 +4,16 @@
 
 mod serve_support;
 
+use std::sync::Arc;
+
 use kvtap::block::{Grid, Group, GroupRule, Tier};
-use kvtap::feed::status::State;
+use kvtap::feed::status::{Entry, Origin, State};
 use kvtap::hash::{ContentHash, PrefixHash, Seed};
 use kvtap::proto::v1;
 use kvtap::proto::v1::FeedState;
 use kvtap::proto::v1::match_request::Prompt;
 use kvtap::proto::v1::query_service_client::QueryServiceClient;
-use kvtap::worker::Stamp;
+use kvtap::worker::{Identity, RankId, Stamp};
 use serve_support::{Server, by_tokens, contents, depths, le, request};
 
 fn grid(size: u64) -> Grid {
@@ -264,6 +266,22 @@ async fn a_brief_answer_is_the_whole_one_without_what_a_score_does_not_need() {
         }
         assert!(ask(&server, whole.clone()).await.matches.iter().all(|found| found.tiers.is_some()));
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_takes_no_prompt_is_no_candidate_unless_it_is_asked_for_by_name() {
+    let server = Server::start().await;
+    let mut held = server.worker("m", "w", 0);
+    held.store(grid(16), &prompt(48), Seed::PLAIN);
+    let identity = Identity { worker: "subscription".into(), rank: 1, ..held.entry.identity.clone() };
+    let rank = RankId { slot: 1 << 20, generation: 1 };
+    let subscription = Entry::new(rank, identity, "nats://n:4222 kv.*".to_owned(), None, "dynamo");
+    server.fleet.board.insert(Arc::new(subscription.with_origin(Origin::None)));
+
+    assert_eq!(depths(&ask(&server, by_tokens("m", &prompt(48))).await), [("w", 0, 3)]);
+    let named = v1::MatchRequest { workers: vec!["subscription".into()], ..by_tokens("m", &prompt(48)) };
+    assert_eq!(depths(&ask(&server, named).await), [("subscription", 1, 0)]);
     server.stop().await;
 }
 

@@ -240,7 +240,7 @@ impl<'a> Asked<'a> {
             let identity = &entry.identity;
             let is_asked = query.ranks.is_empty() || query.ranks.contains(&identity.rank);
             if names.is_empty() {
-                return is_asked;
+                return is_asked && entry.is_a_rank();
             }
             let mut called = false;
             let aliases = identity.aliases.iter().map(String::as_str);

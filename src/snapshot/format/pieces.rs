@@ -143,7 +143,8 @@ impl<'a> Pieces<'a> {
             }
             RANK => Exported::Rank {
                 grid: from.option(grid)?,
-                evicted: from.u64()?,
+                // It goes on being counted from there.
+                evicted: from.u64().ok().filter(|evicted| *evicted < u64::MAX / 2).ok_or(Refusal::Malformed)?,
                 partial: from.bool()?,
                 too_many_groups: from.bool()?,
             },

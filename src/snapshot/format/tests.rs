@@ -107,6 +107,17 @@ fn what_was_written_is_read_again() {
 }
 
 #[test]
+fn a_count_that_could_not_be_counted_on_is_refused() {
+    let head = head(&mut Rng::with_seed(3));
+    for (evicted, read_as) in
+        [(u64::MAX / 2 - 1, Ok(())), (u64::MAX / 2, Err(Refusal::Malformed)), (u64::MAX, Err(Refusal::Malformed))]
+    {
+        let rank = Exported::Rank { grid: None, evicted, partial: true, too_many_groups: false };
+        assert_eq!(read(&written(9, Some(&head), &[rank])).map(drop), read_as, "{evicted}");
+    }
+}
+
+#[test]
 fn an_ordinary_block_takes_17_bytes() {
     let rng = &mut Rng::with_seed(1);
     let head = head(rng);

@@ -5,9 +5,9 @@
 pub enum Reason {
     /// Tokens do not number `blocks * block_size`: null or masked blocks, which are not said.
     NotDense,
-    /// A block smaller than its group's: a partial block is not a block.
+    /// A block smaller than the others on the device: a partial block is not a block.
     PartialBlock,
-    /// The block size disagrees with the blocks held, or with the configuration.
+    /// The block size disagrees with the blocks on the device, or with the configuration.
     BlockSizeConflict,
     /// The block size or the lookahead is out of range.
     BadBlockSize,

@@ -104,6 +104,24 @@ fn a_block_is_called_partial_by_the_devices_grid_only() {
 }
 
 #[test]
+fn the_devices_grid_is_still_the_devices_after_a_restart() {
+    let mut before = Tap::new();
+    let tokens = prompt(1, 4);
+    before.send(json!([stored(&[1, 2, 3, 4], None, &tokens, json!({}))]));
+    let mut pieces = Vec::new();
+    let stamp = before.index.export(before.normalizer.rank(), &mut |piece| pieces.push(piece)).expect("it is there");
+    let mut tap = Tap::new();
+    tap.normalizer.restore(&pieces).expect("what was told is taken back");
+    let memory = before.normalizer.memory().expect("nothing waits");
+    tap.normalizer.restored(&memory, stamp).expect("the rank is registered");
+    let chunk = stored(&[500], None, &tokens, json!({"block_size": 4 * SIZE, "medium": "cpu"}));
+    let partial = stored(&[9], None, &tokens[..1], json!({"block_size": 1}));
+    tap.send(json!([chunk, partial]));
+    assert_eq!((tap.dropped("block_size_conflict"), tap.dropped("partial_block")), (1, 1));
+    assert_eq!(tap.ask(&tokens).device, 4);
+}
+
+#[test]
 fn removals_that_follow_one_another_are_each_made_and_counted() {
     let mut tap = Tap::new();
     let tokens = prompt(1, 5);

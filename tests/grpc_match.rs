@@ -4,13 +4,16 @@
 
 mod serve_support;
 
+use std::sync::Arc;
+
 use kvtap::block::{Grid, Group, GroupRule, Tier};
-use kvtap::feed::status::State;
+use kvtap::feed::status::{Entry, Origin, State};
 use kvtap::hash::{ContentHash, PrefixHash, Seed};
 use kvtap::proto::v1;
 use kvtap::proto::v1::FeedState;
 use kvtap::proto::v1::match_request::Prompt;
-use kvtap::worker::Stamp;
+use kvtap::proto::v1::query_service_client::QueryServiceClient;
+use kvtap::worker::{Identity, RankId, Stamp};
 use serve_support::{Server, by_tokens, contents, depths, le, request};
 
 fn grid(size: u64) -> Grid {
@@ -179,6 +182,26 @@ async fn asked_for_workers_always_come_back_by_whatever_name_they_were_asked_for
 }
 
 #[tokio::test]
+async fn a_worker_asked_for_by_name_comes_back_where_it_has_none_of_the_ranks_asked_for() {
+    let server = Server::start().await;
+    let _a = [server.named_worker("m", "a", 0, "10.0.0.1:80", &[]), server.worker("m", "a", 3)];
+    let _b = [server.named_worker("m", "b", 0, "", &["http://b"]), server.worker("m", "b", 1)];
+    let request = v1::MatchRequest {
+        workers: ["a", "http://b", "b", "nobody"].map(str::to_owned).to_vec(),
+        ranks: vec![3],
+        ..by_tokens("m", &prompt(8))
+    };
+    for brief in [false, true] {
+        let response = ask(&server, v1::MatchRequest { brief, ..request.clone() }).await;
+        assert_eq!(depths(&response), [("a", 3, 0), ("b", 0, 0), ("http://b", 0, 0), ("nobody", 0, 0)]);
+        let why: Vec<_> = response.matches.iter().skip(1).map(|found| (found.state(), &*found.why)).collect();
+        let no_rank = (FeedState::Unspecified, "this worker has none of the ranks that were asked for");
+        assert_eq!(why, [no_rank, no_rank, (FeedState::Unspecified, "no worker of this model has this name")]);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn ranks_top_k_and_min_blocks_narrow_the_answer() {
     let server = Server::start().await;
     let mut ranks: Vec<_> = (0..4).map(|rank| server.worker("m", "w", rank)).collect();
@@ -243,6 +266,22 @@ async fn a_brief_answer_is_the_whole_one_without_what_a_score_does_not_need() {
         }
         assert!(ask(&server, whole.clone()).await.matches.iter().all(|found| found.tiers.is_some()));
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_takes_no_prompt_is_no_candidate_unless_it_is_asked_for_by_name() {
+    let server = Server::start().await;
+    let mut held = server.worker("m", "w", 0);
+    held.store(grid(16), &prompt(48), Seed::PLAIN);
+    let identity = Identity { worker: "subscription".into(), rank: 1, ..held.entry.identity.clone() };
+    let rank = RankId { slot: 1 << 20, generation: 1 };
+    let subscription = Entry::new(rank, identity, "nats://n:4222 kv.*".to_owned(), None, "dynamo");
+    server.fleet.board.insert(Arc::new(subscription.with_origin(Origin::None)));
+
+    assert_eq!(depths(&ask(&server, by_tokens("m", &prompt(48))).await), [("w", 0, 3)]);
+    let named = v1::MatchRequest { workers: vec!["subscription".into()], ..by_tokens("m", &prompt(48)) };
+    assert_eq!(depths(&ask(&server, named).await), [("subscription", 1, 0)]);
     server.stop().await;
 }
 
@@ -387,6 +426,41 @@ async fn a_batch_answers_each_of_its_requests_in_order() {
             (_, other) => panic!("request {i}: {other:?}"),
         }
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_is_answered_up_to_what_a_client_takes_and_the_rest_of_it_is_refused() {
+    use v1::match_batch_result::Result as Outcome;
+    let server = Server::start().await;
+    let long = "a-name-".repeat(100);
+    let _ranks: Vec<_> = (0..64).map(|rank| server.worker("m", &long, rank)).collect();
+    let batch = v1::MatchBatchRequest { requests: vec![by_tokens("m", &[]); 200] };
+    // A client that was not told to take large messages.
+    let mut client = QueryServiceClient::new(server.channel().await);
+    let response = client.match_batch(batch).await.unwrap().into_inner();
+    let size = prost::Message::encoded_len(&response);
+    assert!((3 << 20..4 << 20).contains(&size), "{size} bytes");
+    assert_eq!(response.results.len(), 200);
+    let (mut answered, mut refused) = (0, 0);
+    for result in response.results {
+        match result.result.unwrap() {
+            Outcome::Response(response) if refused == 0 => {
+                assert_eq!(response.matches.len(), 64);
+                answered += 1;
+            }
+            Outcome::Failure(failure) => {
+                assert_eq!(failure.code, tonic::Code::ResourceExhausted as i32);
+                assert!(
+                    failure.message.starts_with("requests: ") && failure.message.contains("3145728"),
+                    "{failure:?}"
+                );
+                refused += 1;
+            }
+            Outcome::Response(_) => panic!("answered after a refusal"),
+        }
+    }
+    assert!(answered > 0 && refused > 0, "{answered} {refused}");
     server.stop().await;
 }
 

@@ -232,6 +232,43 @@ async fn workers_that_come_change_and_go_are_told() {
 }
 
 #[tokio::test]
+async fn the_first_change_of_a_rank_is_told_whether_it_came_before_the_watch_or_after() {
+    let server = Server::start().await;
+    let before = server.worker("m", "before", 0);
+    before.entry.status().state = State::Incomplete;
+    let mut watch = Watch::begin(&server, v1::WatchRequest::default()).await;
+    let mut after = None;
+    for _ in 0..2 {
+        let added = loop {
+            match watch.next().await.unwrap().1 {
+                News::Added(_, added) => break added,
+                News::Changed(..) => panic!("nothing has changed"),
+                _ => {}
+            }
+        };
+        // It changes as soon as it was told, and never again.
+        let entry = &after.as_ref().unwrap_or(&before).entry;
+        let now = if added.state() == v1::FeedState::Live { State::Incomplete } else { State::Live };
+        entry.status().state = now;
+        let changed = loop {
+            if let Some(What::Event(v1::Event { event: Some(Event::Changed(changed)) })) =
+                watch.next().await.unwrap().0.what
+            {
+                break changed;
+            }
+        };
+        let told = (changed.worker_rank.as_ref().unwrap().worker.clone(), changed.state().as_str_name());
+        let name = &*entry.identity.worker;
+        assert_eq!(
+            told,
+            (name.to_owned(), if now == State::Live { "FEED_STATE_LIVE" } else { "FEED_STATE_INCOMPLETE" })
+        );
+        after.get_or_insert_with(|| server.worker("m", "after", 0));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn only_so_many_watch_at_one_time_and_a_place_is_free_again_when_one_ends() {
     let watch = WatchLimits { watchers: 1, ..WatchLimits::default() };
     let server = Server::start_with(Options { watch, ..Options::default() }, Vec::new()).await;

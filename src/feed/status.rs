@@ -91,6 +91,8 @@ pub enum Origin {
     Subscription,
     /// The process that taps the engine, which publishes the rank itself.
     Relay,
+    /// Nothing: it is a subscription itself, on the board so that people see how it is. It holds no blocks, and takes no prompt.
+    None,
 }
 
 /// One feed on the board.
@@ -252,6 +254,11 @@ impl Entry {
     /// The status, locked: hold it for the moment of a read or an update only.
     pub fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a router can send it a prompt.
+    pub fn is_a_rank(&self) -> bool {
+        self.origin != Origin::None
     }
 
     /// Whether this process taps the engine itself, and may publish the rank into a fleet.

@@ -10,8 +10,9 @@
 //! * Seeds: LoRA name (number only without a name) and cache salt become the seed that content hashes are made
 //!   under. A salt travels only with the first block of a prompt; later blocks inherit their parent's seed.
 //! * Extra keys are brought into canonical form and hashed after a block's tokens (`keys`).
-//! * The grid is learned from the first dense store and refused where a later one (or the configuration)
-//!   disagrees; both numbers are kept for whoever asks ([`Normalizer::conflict`]).
+//! * The grid is learned from the first dense store on the device and refused where a later one (or the configuration)
+//!   disagrees; both numbers are kept for whoever asks ([`Normalizer::conflict`]). What lies elsewhere may be cut in
+//!   another way: its grid holds until the device shows one.
 //! * Groups: only those whose blocks mean a present prefix name content; the others are held by name and cut
 //!   matches (`groups`).
 //! * Orphans wait, bounded, and never become roots (`orphans`); whether a prompt is among them can be asked

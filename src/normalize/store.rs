@@ -201,8 +201,9 @@ impl Reader {
 
     /// Places one run; returns the names under which others may be waiting.
     fn place_one(&mut self, tx: &mut Tx<'_>, run: Run<'_>) -> Vec<EngineHash> {
-        if let Err(have) = self.accept_grid(tx, run.grid) {
+        if let Err(have) = self.accept_grid(tx, run.grid, run.tier) {
             let partial = self.grid == Some(have)
+                && self.seen_on_device
                 && run.grid.lookahead == have.lookahead
                 && run.grid.size() < have.size()
                 && run.hashes.len() == 1;
@@ -262,9 +263,11 @@ impl Reader {
         }
     }
 
-    /// Fixes or checks the grid of the rank's prefix blocks. `Err` is the grid in force.
-    fn accept_grid(&mut self, tx: &mut Tx<'_>, grid: Grid) -> Result<(), Grid> {
+    /// Fixes or checks the grid of the rank's prefix blocks, as a store on `tier` shows it. `Err` is the grid in force.
+    fn accept_grid(&mut self, tx: &mut Tx<'_>, grid: Grid, tier: Tier) -> Result<(), Grid> {
+        let on_device = tier == Tier::Device;
         if self.grid == Some(grid) {
+            self.seen_on_device |= on_device;
             return Ok(());
         }
         if let Some(promised) = self.options.block_size
@@ -272,15 +275,21 @@ impl Reader {
         {
             return Err(Grid::with_lookahead(promised.into(), grid.lookahead.into()).unwrap_or(grid));
         }
-        if self.tentative && self.grid.is_some_and(|grid_then| grid_then.size() < grid.size()) {
+        match self.grid {
+            // Not even where nothing is held: the device's blocks come back on their own grid.
+            Some(have) if self.seen_on_device && !on_device => return Err(have),
+            Some(_) if on_device && !self.seen_on_device => {
+                // Elsewhere blocks were cut in another way: whatever they are, they are not the engine's.
+                self.let_go(tx, Reason::BlockSizeConflict);
+            }
             // What was taken for blocks were partial ones.
-            tx.clear();
-            self.forget_blocks();
-            self.drop_blocks(Reason::PartialBlock, 1);
+            Some(have) if self.tentative && have.size() < grid.size() => self.let_go(tx, Reason::PartialBlock),
+            _ => {}
         }
         match tx.set_grid(grid) {
             Ok(()) => {
                 self.grid = Some(grid);
+                self.seen_on_device = on_device;
                 Ok(())
             }
             Err(IndexError::GridConflict { have, .. }) => Err(have),
@@ -288,6 +297,15 @@ impl Reader {
                 Err(self.grid.unwrap_or(grid))
             }
         }
+    }
+
+    /// Drops all that is held and all that waits, for it lies on a grid that is not the engine's: one drop for the former,
+    /// whose blocks are not counted, and one for each block that waits.
+    fn let_go(&mut self, tx: &mut Tx<'_>, reason: Reason) {
+        let waiting = self.orphans.waiting();
+        tx.clear();
+        self.forget_blocks();
+        self.drop_blocks(reason, 1 + waiting);
     }
 
     fn learn_naming(&mut self, run: &Run<'_>) {

@@ -53,6 +53,9 @@ pub(super) struct Reader {
     pub(super) options: Options,
     /// The grid of the rank's prefix blocks, once a dense store has shown it.
     pub(super) grid: Option<Grid>,
+    /// A store on the device has shown it. What lies elsewhere may be cut into chunks of another size (LMCache's, an
+    /// offload store's), so until then it is only what such a store has shown.
+    pub(super) seen_on_device: bool,
     pub(super) conflict: Option<(Grid, Grid)>,
     pub(super) groups: Groups,
     pub(super) media: Media,
@@ -116,6 +119,7 @@ impl Normalizer {
             reader: Reader {
                 options,
                 grid: None,
+                seen_on_device: false,
                 conflict: None,
                 groups: Groups::default(),
                 media: Media::default(),
@@ -202,7 +206,11 @@ impl Normalizer {
     /// # Errors
     /// Those of [`Tx::restore`].
     pub fn restore(&mut self, pieces: &[Exported]) -> Result<(), IndexError> {
-        self.writer.begin()?.restore_all(pieces)
+        self.writer.begin()?.restore_all(pieces)?;
+        // A rank has one grid, so whatever lies on the device has shown it.
+        let on_device = |piece: &Exported| matches!(piece, Exported::Block { tier: Tier::Device, .. });
+        self.reader.seen_on_device |= pieces.iter().any(on_device);
+        Ok(())
     }
 
     /// Makes room for about so many blocks that are going to be taken back.
@@ -237,6 +245,7 @@ impl Normalizer {
         let reader = &mut self.reader;
         reader.forget_blocks();
         reader.grid = None;
+        reader.seen_on_device = false;
         reader.groups.clear();
         reader.naming = Naming::Unknown;
         reader.prefix_group = None;
@@ -332,7 +341,7 @@ impl Reader {
             tx.hold(tier, group, hashes);
             return;
         }
-        self.tentative = stored.kind.is_none() && stored.window.is_some();
+        self.tentative = stored.kind.is_none() && (stored.window.is_some() || batch.has_unmarked_partials);
         if let Some(run) = Run::read(self, batch, stored, tier, group) {
             self.place(tx, run);
         }
@@ -348,6 +357,7 @@ impl Reader {
         self.forget_blocks();
         self.prefix_group = None;
         self.grid = None;
+        self.seen_on_device = false;
     }
 
     /// Offload stores carry names only: each block must be known to the rank already.

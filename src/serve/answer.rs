@@ -1,4 +1,4 @@
-//! Answers of `Match` and `MatchStream`, written to the wire from what was found.
+//! Answers of `Match`, `MatchStream` and `MatchBatch`, written to the wire from what was found.
 //!
 //! As messages they would cost an allocation for every name of every rank: of 64 workers, more than hashing and matching
 //! 500 blocks. What is written is byte for byte what [`match_response`](super::response::match_response) encodes to.
@@ -13,11 +13,12 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::{Status, codec};
 
-use super::matching::{Answer, NOBODY, RankAnswer, Who};
+use super::error::QueryError;
+use super::matching::{Answer, RankAnswer, Who};
+use super::query::failure;
 use super::response::{match_response, nobody};
 use crate::admin::report::{TierBlocks, millis};
 use crate::block::Grid;
-use crate::feed::status::State;
 use crate::proto::codec::Bounded;
 use crate::proto::v1;
 
@@ -36,6 +37,10 @@ pub(super) struct StreamAnswered {
     pub(super) id: u64,
     pub(super) result: Result<Answered, v1::MatchFailure>,
 }
+
+/// `MatchBatchResponse`: each result is written as it comes, since answers take three times as much as what is written.
+#[derive(Debug, Default)]
+pub(super) struct BatchAnswered(Vec<u8>);
 
 /// A message that knows how it is written.
 pub(super) trait Written {
@@ -144,15 +149,14 @@ impl Answered {
         let unknown;
         let who = match &rank.who {
             Who::Rank(entry) => entry.written(self.brief, |identity| who(identity.into(), self.brief)),
-            Who::Nobody(name) => {
+            Who::Nobody(name, _) => {
                 unknown = who(nobody(&self.model, name.clone()), self.brief);
                 &unknown
             }
         };
-        let (state, why) = match &rank.feed {
-            None => (v1::FeedState::Unspecified, NOBODY),
-            Some(feed) if self.brief && feed.state == State::Live => (v1::FeedState::Live, ""),
-            Some(feed) => (feed.state.into(), &*feed.why),
+        let (state, why) = match rank.standing() {
+            (v1::FeedState::Live, _) if self.brief => (v1::FeedState::Live, ""),
+            standing => standing,
         };
         let mut first = Numbers::new();
         first.number(2, held.blocks.into());
@@ -216,6 +220,41 @@ impl Written for StreamAnswered {
             }
             Err(failure) => message(3, &failure.encode_to_vec(), out),
         }
+    }
+}
+
+// === impl BatchAnswered ===
+
+impl BatchAnswered {
+    /// Appends the answer to the next request.
+    pub(super) fn push(&mut self, result: &Result<Answered, QueryError>) {
+        let mut inner = scratch(1);
+        let field = match result {
+            Ok(answered) => {
+                answered.write(&mut inner);
+                1
+            }
+            Err(error) => {
+                inner.extend_from_slice(&failure(error).encode_to_vec());
+                2
+            }
+        };
+        let length = 1 + encoded_len_varint(inner.len() as u64) + inner.len();
+        encode_key(1, WireType::LengthDelimited, &mut self.0);
+        encode_varint(length as u64, &mut self.0);
+        message(field, &inner, &mut self.0);
+        keep(1, inner);
+    }
+
+    /// How many bytes there are.
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Written for BatchAnswered {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
     }
 }
 
@@ -312,9 +351,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::feed::status::Entry;
+    use crate::feed::status::{Entry, State};
     use crate::index::RankMatch;
-    use crate::serve::matching::Feed;
+    use crate::serve::matching::{Absence, Feed};
     use crate::worker::{Identity, RankId, Stamp};
 
     /// Numbers small and large, and nothing: what writes nothing must be met too.
@@ -354,7 +393,11 @@ mod tests {
             let feed = Feed { state, why: short.into(), last_heard: None };
             let nobody = rng.u8(..4) == 0;
             RankAnswer {
-                who: if nobody { Who::Nobody(long) } else { Who::Rank(entry) },
+                who: if nobody {
+                    Who::Nobody(long, [Absence::Name, Absence::Ranks][rng.usize(..2)])
+                } else {
+                    Who::Rank(entry)
+                },
                 grid: rng.bool().then_some(Grid { lookahead: rng.u32(..2), ..Grid::new(rng.u64(1..9999)).unwrap() }),
                 asked: number(rng),
                 held,

@@ -56,6 +56,15 @@ pub(super) enum QueryError {
     /// A worker that the model has not.
     #[error("workers: no worker of the model is called {worker:?}")]
     UnknownWorker { worker: String },
+    /// Ranks that the worker has not.
+    #[error("ranks: the worker has none of these")]
+    UnknownRanks,
+    /// More answers than a batch has room for.
+    #[error(
+        "requests: the answers to those before come to {most} bytes, after which a batch answers no more: ask for fewer at \
+         once, or for less with brief, top_k or min_blocks"
+    )]
+    BatchFull { most: usize },
     /// A stream's request without a request in it.
     #[error("request: required")]
     NoRequest,
@@ -89,9 +98,12 @@ impl QueryError {
     /// The gRPC status code.
     pub(super) const fn code(&self) -> Code {
         match self {
-            Self::UnknownModel { .. } | Self::UnknownBlockSize { .. } | Self::UnknownWorker { .. } => Code::NotFound,
+            Self::UnknownModel { .. }
+            | Self::UnknownBlockSize { .. }
+            | Self::UnknownWorker { .. }
+            | Self::UnknownRanks => Code::NotFound,
             Self::Deadline => Code::DeadlineExceeded,
-            Self::Rate { .. } => Code::ResourceExhausted,
+            Self::Rate { .. } | Self::BatchFull { .. } => Code::ResourceExhausted,
             _ => Code::InvalidArgument,
         }
     }

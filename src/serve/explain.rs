@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::error::QueryError;
 use super::limits::Limiter;
-use super::matching::{RankAnswer, Who, answer};
+use super::matching::{Absence, RankAnswer, Who, answer};
 use super::query::deadline;
 use super::request::{Prompt, Query, weight};
 use super::response::rank_match;
@@ -76,10 +76,11 @@ impl Explains {
         let mut ranks = answer(&self.hub.fleet, &query)?.ranks;
         ranks.sort_by_key(|rank| match &rank.who {
             Who::Rank(entry) => entry.identity.rank,
-            Who::Nobody(_) => u32::MAX,
+            Who::Nobody(..) => u32::MAX,
         });
         let explained = ranks.into_iter().map(|rank| match &rank.who {
-            Who::Nobody(_) => Err(QueryError::unknown_worker(worker)),
+            Who::Nobody(_, Absence::Name) => Err(QueryError::unknown_worker(worker)),
+            Who::Nobody(_, Absence::Ranks) => Err(QueryError::UnknownRanks),
             Who::Rank(entry) => {
                 let entry = Arc::clone(entry);
                 Ok(self.rank(request, &query, asked_size.map(std::num::NonZero::get), &entry, rank))

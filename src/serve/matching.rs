@@ -35,7 +35,7 @@ pub(super) struct RankAnswer {
     pub(super) asked: u64,
     /// How much is held; zeros where nothing is.
     pub(super) held: RankMatch,
-    /// Where the feed stands; `None` for a name that nobody has.
+    /// Where the feed stands; `None` for a name that nobody answers to.
     pub(super) feed: Option<Feed>,
 }
 
@@ -44,8 +44,17 @@ pub(super) struct RankAnswer {
 pub(super) enum Who {
     /// A rank of the fleet.
     Rank(Arc<Entry>),
-    /// A name that was asked for and that no worker of the model has.
-    Nobody(String),
+    /// A name that was asked for, and whom nobody answers.
+    Nobody(String, Absence),
+}
+
+/// Why nobody answers to a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Absence {
+    /// No worker of the model has it.
+    Name,
+    /// Its worker has none of the ranks that were asked for.
+    Ranks,
 }
 
 /// Where a feed stands.
@@ -62,14 +71,11 @@ pub(super) struct Feed {
 /// Who is asked.
 struct Asked<'a> {
     entries: Vec<Arc<Entry>>,
-    /// Names that nobody has.
-    nobody: Vec<&'a str>,
+    /// Names that nobody answers to.
+    nobody: Vec<(&'a str, Absence)>,
     /// Whether the query named whom to ask.
     filtered: bool,
 }
-
-/// What an entry says of a name that nobody has.
-pub(super) const NOBODY: &str = "no worker of this model has this name";
 
 /// What an entry says where a feed became live between the reading of its state and of what it holds.
 const BECAME_LIVE: &str = "the feed became live while it was asked: ask again";
@@ -155,7 +161,7 @@ fn answer_once(fleet: &Fleet, query: &Query<'_>) -> Result<Option<Answer>, Query
         let feed = Some(feed);
         ranks.push(RankAnswer { who: Who::Rank(entry), grid, asked, held, feed });
     }
-    ranks.extend(asked.nobody.into_iter().map(RankAnswer::nobody));
+    ranks.extend(asked.nobody.into_iter().map(|(name, why)| RankAnswer::nobody(name, why)));
     Ok(Some(Answer { grids: used, ranks: deepest_first(ranks, query.top_k) }))
 }
 
@@ -228,26 +234,27 @@ impl<'a> Asked<'a> {
                 model => QueryError::unknown_model(model, known),
             });
         }
-        let mut names: HashMap<&str, bool> = query.workers.iter().map(|name| (name.as_str(), false)).collect();
-        if !names.is_empty() {
-            entries.retain(|entry| {
-                let identity = &entry.identity;
-                let mut called = false;
-                let aliases = identity.aliases.iter().map(String::as_str);
-                for name in [&*identity.worker, &*identity.address].into_iter().chain(aliases) {
-                    if let Some(known) = names.get_mut(name) {
-                        *known = true;
-                        // An address that is not configured is no name.
-                        called |= !name.is_empty();
-                    }
+        let mut names: HashMap<&str, Option<Absence>> =
+            query.workers.iter().map(|name| (name.as_str(), Some(Absence::Name))).collect();
+        entries.retain(|entry| {
+            let identity = &entry.identity;
+            let is_asked = query.ranks.is_empty() || query.ranks.contains(&identity.rank);
+            if names.is_empty() {
+                return is_asked && entry.is_a_rank();
+            }
+            let mut called = false;
+            let aliases = identity.aliases.iter().map(String::as_str);
+            for name in [&*identity.worker, &*identity.address].into_iter().chain(aliases) {
+                if let Some(absence) = names.get_mut(name) {
+                    // Another rank of it may answer.
+                    *absence = absence.and((!is_asked).then_some(Absence::Ranks));
+                    // An address that is not configured is no name.
+                    called |= !name.is_empty();
                 }
-                called
-            });
-        }
-        if !query.ranks.is_empty() {
-            entries.retain(|entry| query.ranks.contains(&entry.identity.rank));
-        }
-        let nobody = names.into_iter().filter(|(_, known)| !known).map(|(name, _)| name).collect();
+            }
+            called && is_asked
+        });
+        let nobody = names.into_iter().filter_map(|(name, absence)| Some((name, absence?))).collect();
         let filtered = !query.workers.is_empty() || !query.ranks.is_empty();
         Ok(Self { entries, nobody, filtered })
     }
@@ -261,13 +268,34 @@ fn models(fleet: &Fleet) -> Known {
     Known::of(models)
 }
 
+// === impl Absence ===
+
+impl Absence {
+    /// What an entry says of it.
+    const fn why(self) -> &'static str {
+        match self {
+            Self::Name => "no worker of this model has this name",
+            Self::Ranks => "this worker has none of the ranks that were asked for",
+        }
+    }
+}
+
 // === impl RankAnswer ===
 
 impl RankAnswer {
-    fn nobody(name: &str) -> Self {
+    fn nobody(name: &str, why: Absence) -> Self {
         let rank = RankId { slot: u32::MAX, generation: u32::MAX };
         let held = nothing(rank, &RankUsage::default());
-        Self { who: Who::Nobody(name.to_owned()), grid: None, asked: 0, held, feed: None }
+        Self { who: Who::Nobody(name.to_owned(), why), grid: None, asked: 0, held, feed: None }
+    }
+
+    /// In which state its feed is, and why; why there is none.
+    pub(super) fn standing(&self) -> (v1::FeedState, &str) {
+        match (&self.feed, &self.who) {
+            (Some(feed), _) => (feed.state.into(), &feed.why),
+            (None, Who::Nobody(_, absence)) => (v1::FeedState::Unspecified, absence.why()),
+            (None, Who::Rank(_)) => (v1::FeedState::Unspecified, ""),
+        }
     }
 
     /// `blocks` of this rank in tokens.
@@ -284,7 +312,7 @@ impl RankAnswer {
     fn name(&self) -> (&str, u32) {
         match &self.who {
             Who::Rank(entry) => (&*entry.identity.worker, entry.identity.rank),
-            Who::Nobody(name) => (name.as_str(), 0),
+            Who::Nobody(name, _) => (name.as_str(), 0),
         }
     }
 }

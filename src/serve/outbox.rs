@@ -33,6 +33,9 @@ pub(super) struct Outbox<S> {
 struct Shared<S> {
     stream: S,
     pieces: BytesMut,
+    /// The stream has taken bytes that it may be keeping: TLS takes them while what it made of others is unsent. It has to
+    /// be flushed until it says that nothing is left, also where nothing more is said.
+    must_flush: bool,
 }
 
 /// What is kept at most, in bytes.
@@ -40,7 +43,7 @@ const MOST: usize = 64 << 10;
 
 /// Both ends of a stream.
 pub(super) fn outbox<S>(stream: S) -> (Writing<S>, Outbox<S>) {
-    let shared = Arc::new(Mutex::new(Shared { stream, pieces: BytesMut::new() }));
+    let shared = Arc::new(Mutex::new(Shared { stream, pieces: BytesMut::new(), must_flush: false }));
     (Writing(Arc::clone(&shared)), Outbox { shared })
 }
 
@@ -53,9 +56,6 @@ impl<S: AsyncWrite + Unpin> Outbox<S> {
             return Poll::Ready(());
         }
         let mut shared = lock(&self.shared);
-        if shared.pieces.is_empty() {
-            return Poll::Pending;
-        }
         match shared.send(cx) {
             Poll::Ready(Err(_)) => Poll::Ready(()),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
@@ -66,17 +66,25 @@ impl<S: AsyncWrite + Unpin> Outbox<S> {
 // === impl Shared ===
 
 impl<S: AsyncWrite + Unpin> Shared<S> {
-    /// Writes what is kept.
+    /// Writes what is kept, here and in the stream.
     fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.pieces.is_empty() {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.pieces))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                written => self.pieces.advance(written),
+        if !self.pieces.is_empty() {
+            while !self.pieces.is_empty() {
+                let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.pieces))?;
+                if written == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                self.must_flush = true;
+                self.pieces.advance(written);
             }
+            // An idle connection keeps nothing.
+            self.pieces = BytesMut::new();
         }
-        // An idle connection keeps nothing.
-        self.pieces = BytesMut::new();
-        Pin::new(&mut self.stream).poll_flush(cx)
+        if self.must_flush {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.must_flush = false;
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Makes room for `more` bytes.
@@ -102,6 +110,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Writing<S> {
         let mut shared = lock(&self.0);
         ready!(shared.room(cx, bytes.len()))?;
         if bytes.len() > MOST {
+            shared.must_flush = true;
             return Pin::new(&mut shared.stream).poll_write(cx, bytes);
         }
         shared.pieces.extend_from_slice(bytes);
@@ -117,6 +126,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Writing<S> {
         let mut shared = lock(&self.0);
         ready!(shared.room(cx, all))?;
         if all > MOST {
+            shared.must_flush = true;
             return Pin::new(&mut shared.stream).poll_write_vectored(cx, slices);
         }
         for slice in slices {
@@ -211,6 +221,28 @@ mod tests {
         let ((), read) = tokio::join!(speaking, far.read_to_end(&mut heard));
         assert_eq!(read.unwrap(), said.len() + 3);
         assert!(heard == [&said[..], b"end"].concat());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_stream_keeps_is_sent_without_another_word() {
+        let (near, mut far) = tokio::io::duplex(8);
+        let (mut writing, mut outbox) = outbox(tokio::io::BufWriter::new(near));
+        let said: Vec<u8> = (0..2 * MOST).map(|n| n as u8).collect();
+        let mut talk = pin!(async {
+            for piece in said.chunks(100) {
+                writing.write_all(piece).await.unwrap();
+            }
+            writing.write_all(&said).await.unwrap();
+            pending::<()>().await;
+        });
+        let mut heard = vec![0; 2 * said.len()];
+        tokio::select! {
+            () = poll_fn(|cx| outbox.poll(cx, talk.as_mut())) => panic!("the talk goes on"),
+            read = tokio::time::timeout(std::time::Duration::from_secs(1), far.read_exact(&mut heard)) => {
+                read.unwrap().unwrap();
+            }
+        }
+        assert!(heard == said.repeat(2));
     }
 
     #[tokio::test]

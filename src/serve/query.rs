@@ -3,7 +3,7 @@
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::Stream;
 use hyper::http;
@@ -12,7 +12,7 @@ use tonic::body::Body;
 use tonic::server::{Grpc, StreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::answer::{AnswerCodec, Answered, StreamAnswered};
+use super::answer::{AnswerCodec, Answered, BatchAnswered, StreamAnswered};
 use super::error::QueryError;
 use super::gate::Deadline;
 use super::limits::Limiter;
@@ -42,6 +42,11 @@ pub(super) struct Queries {
 
 /// A call that is being answered.
 pub(super) type Answering = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
+
+/// Once the answers of a batch come to this, in bytes, its other requests are refused: an empty prompt takes 7 bytes, and
+/// its answer 40 for each rank. gRPC clients take messages of 4 MiB unless they are told otherwise, and with the last answer
+/// and 1,024 refusals a batch stays below that.
+const MAX_ANSWERS: usize = 3 << 20;
 
 /// Requests of a batch that are answered before others get their turn.
 const TURN: usize = 16;
@@ -89,18 +94,20 @@ impl Queries {
         self.matching(rpc, request, deadline).await
     }
 
-    async fn batch(&self, requests: &[v1::MatchRequest], deadline: Option<Instant>) -> Vec<v1::MatchBatchResult> {
-        use v1::match_batch_result::Result as Outcome;
-        let mut results = Vec::with_capacity(requests.len());
+    async fn batch(&self, requests: &[v1::MatchRequest], deadline: Option<Instant>) -> BatchAnswered {
+        let mut results = BatchAnswered::default();
         for (i, request) in requests.iter().enumerate() {
             // The call itself has paid for the first.
             let answer = match i {
+                _ if results.len() >= MAX_ANSWERS => {
+                    let full = QueryError::BatchFull { most: MAX_ANSWERS };
+                    self.metrics.record(Rpc::MatchBatch, full.code_name(), Duration::ZERO);
+                    Err(full)
+                }
                 0 => self.matching(Rpc::MatchBatch, Some(request), deadline).await,
                 _ => self.charged(Rpc::MatchBatch, Some(request), deadline).await,
             };
-            let response = answer.map(Answered::into_message);
-            let result = response.map_or_else(|error| Outcome::Failure(failure(&error)), Outcome::Response);
-            results.push(v1::MatchBatchResult { result: Some(result) });
+            results.push(&answer);
             if (i + 1).is_multiple_of(TURN) {
                 tokio::task::yield_now().await;
             }
@@ -194,7 +201,7 @@ impl QueryServer {
                     Grpc::new(codec).apply_max_message_size_config(most, None).streaming(calling, request).await
                 }
                 Call::MatchBatch => {
-                    let codec = Codec::<v1::MatchBatchResponse, v1::MatchBatchRequest>::default();
+                    let codec = AnswerCodec::<BatchAnswered, v1::MatchBatchRequest>::default();
                     Grpc::new(codec).apply_max_message_size_config(most, None).unary(calling, request).await
                 }
                 Call::ListWorkers => {
@@ -234,16 +241,15 @@ impl StreamingService<v1::MatchStreamRequest> for Calling {
 }
 
 impl UnaryService<v1::MatchBatchRequest> for Calling {
-    type Response = v1::MatchBatchResponse;
-    type Future = Coming<v1::MatchBatchResponse>;
+    type Response = BatchAnswered;
+    type Future = Coming<BatchAnswered>;
 
     fn call(&mut self, request: Request<v1::MatchBatchRequest>) -> Self::Future {
         let queries = self.0.clone();
         Box::pin(async move {
             let requests = &request.get_ref().requests;
             bounded("requests", requests.len(), MAX_BATCH)?;
-            let results = queries.batch(requests, deadline(&request)).await;
-            Ok(Response::new(v1::MatchBatchResponse { results }))
+            Ok(Response::new(queries.batch(requests, deadline(&request)).await))
         })
     }
 }

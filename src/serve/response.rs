@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::matching::{Answer, NOBODY, RankAnswer, Who};
+use super::matching::{Answer, RankAnswer, Who};
 use crate::admin::report::{Queue, RankReport, TierBlocks, millis};
 use crate::block::Grid;
 use crate::feed::status::State;
@@ -33,10 +33,8 @@ fn shorten(found: &mut v1::RankMatch) {
 /// What one rank holds.
 pub(super) fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
     let matched_tokens = answer.tokens(answer.held.blocks);
-    let (state, why, heard) = match answer.feed {
-        None => (v1::FeedState::Unspecified, NOBODY.to_owned(), None),
-        Some(feed) => (feed.state.into(), feed.why.to_string(), feed.last_heard),
-    };
+    let (state, why) = answer.standing();
+    let (why, heard) = (why.to_owned(), answer.feed.as_ref().and_then(|feed| feed.last_heard));
     let held = answer.held;
     v1::RankMatch {
         worker_rank: Some(worker_rank(model, answer.who)),
@@ -61,12 +59,12 @@ pub(super) fn rank_match(model: &str, answer: RankAnswer) -> v1::RankMatch {
 
 fn worker_rank(model: &str, who: Who) -> v1::WorkerRank {
     match who {
-        Who::Nobody(name) => nobody(model, name),
+        Who::Nobody(name, _) => nobody(model, name),
         Who::Rank(entry) => v1::WorkerRank::from(&entry.identity),
     }
 }
 
-/// A name that nobody of this model has.
+/// A name that nobody answers to.
 pub(super) fn nobody(model: &str, worker: String) -> v1::WorkerRank {
     v1::WorkerRank { worker, model: model.to_owned(), ..v1::WorkerRank::default() }
 }

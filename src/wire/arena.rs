@@ -5,6 +5,7 @@ use crate::block::extra_keys::Item;
 use super::MAX_PAYLOAD;
 use super::error::{EventError, MessageError};
 use super::event::{Batch, Event, Medium, Run, Span, Stored, Text};
+use super::keys::MAX_ITEMS;
 
 // A payload's byte makes at most four bytes of any arena (a one-byte token), so no span outgrows u32.
 const _: () = assert!(MAX_PAYLOAD <= (u32::MAX / 8) as usize);
@@ -25,6 +26,7 @@ pub(super) struct Mark {
     contents: usize,
     text: usize,
     keys: usize,
+    items: usize,
 }
 
 // === impl Fault ===
@@ -52,6 +54,7 @@ impl Batch {
             contents: self.contents.len(),
             text: self.text.len(),
             keys: self.keys.len(),
+            items: self.items,
         }
     }
 
@@ -72,6 +75,7 @@ impl Batch {
         self.contents.truncate(mark.contents);
         self.text.truncate(mark.text);
         self.keys.truncate(mark.keys);
+        self.items = mark.items;
     }
 
     pub(super) fn push_event(&mut self, event: Event) {
@@ -118,14 +122,29 @@ impl Batch {
         }
     }
 
-    /// Puts `items` after the extra keys that block `index` of the event has already. The event's keys start at
-    /// `start` and nothing else was put after them.
-    pub(super) fn add_keys(&mut self, start: usize, index: usize, items: Vec<Item>) {
+    /// Notes that the message's keys are going to have `n` more items, before there is memory for them.
+    ///
+    /// # Errors
+    /// [`EventError::BadField`] where they would be more than [`MAX_ITEMS`].
+    pub(super) fn take_room(&mut self, n: usize) -> Result<(), EventError> {
+        let items = self.items.saturating_add(n);
+        if items > MAX_ITEMS {
+            return Err(EventError::BadField);
+        }
+        self.items = items;
+        Ok(())
+    }
+
+    /// Puts `items` after the extra keys that block `index` of the event has already, which names `named` blocks as
+    /// far as is known. The event's keys start at `start` and nothing else was put after them.
+    pub(super) fn add_keys(&mut self, start: usize, index: usize, named: usize, items: Vec<Item>) {
         if items.is_empty() {
             return;
         }
         let at = start + index;
         if self.keys.len() <= at {
+            // Room for all of the event's at once: grown step by step it could come to twice that.
+            self.keys.reserve((start + named.max(index + 1)).saturating_sub(self.keys.len()));
             self.keys.resize_with(at + 1, Vec::new);
         }
         if let Some(keys) = self.keys.get_mut(at) {

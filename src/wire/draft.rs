@@ -43,6 +43,8 @@ pub(super) struct Draft<'a> {
     lora_id: Option<u64>,
     cache_salt: Option<Text>,
     keys_start: usize,
+    /// Where lists of keys stand, by [`Form`]: they are read last, once it is known how many blocks they may be of.
+    keys: [Option<Cursor<'a>>; Form::ALL.len()],
     group: Option<u32>,
     kind: Option<Kind>,
     window: Option<u64>,
@@ -96,6 +98,7 @@ impl<'a> Draft<'a> {
             lora_id: None,
             cache_salt: None,
             keys_start: batch.keys.len(),
+            keys: [None; Form::ALL.len()],
             group: None,
             kind: None,
             window: None,
@@ -121,9 +124,9 @@ impl<'a> Draft<'a> {
             Field::Medium => self.medium = medium(cursor.head()?, batch)?,
             Field::LoraName => self.lora_name = keep(optional_text(cursor.head()?)?, batch)?,
             Field::CacheSalt => self.cache_salt = keep(optional_text(cursor.head()?)?, batch)?,
-            Field::ExtraKeys => keys::read(cursor, Form::Items, self.keys_start, batch)?,
-            Field::MmKeys => keys::read(cursor, Form::TaggedMaps, self.keys_start, batch)?,
-            Field::MmInfos => keys::read(cursor, Form::Objects, self.keys_start, batch)?,
+            Field::ExtraKeys => self.read_keys(Form::Items, cursor, batch)?,
+            Field::MmKeys => self.read_keys(Form::TaggedMaps, cursor, batch)?,
+            Field::MmInfos => self.read_keys(Form::Objects, cursor, batch)?,
             Field::Group => self.group = group(cursor.head()?)?,
             Field::Kind => self.kind = optional_text(cursor.head()?)?.map(Kind::of),
             Field::Window => self.window = optional(cursor.head()?)?,
@@ -133,6 +136,19 @@ impl<'a> Draft<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Reads keys where the blocks are known that they are of; else keeps their place.
+    fn read_keys(&mut self, form: Form, cursor: &mut Cursor<'a>, batch: &mut Batch) -> Result<(), Fault> {
+        match self.hashes {
+            Some(hashes) => keys::read(cursor, form, self.keys_start, hashes.len(), batch),
+            None => {
+                if let Some(place) = self.keys.get_mut(form as usize) {
+                    *place = Some(*cursor);
+                }
+                Ok(cursor.skip()?)
+            }
+        }
     }
 
     /// Reads a map that stands among positional fields: the fields in it that may be named.
@@ -159,6 +175,11 @@ impl<'a> Draft<'a> {
         let hashes = self.hashes.ok_or(EventError::MissingField)?;
         let block_size = self.block_size.ok_or(EventError::MissingField)?;
         let mut tokens = self.tokens.ok_or(EventError::MissingField)?;
+        for (form, cursor) in Form::ALL.into_iter().zip(self.keys) {
+            if let Some(mut cursor) = cursor {
+                keys::read(&mut cursor, form, self.keys_start, hashes.len(), batch)?;
+            }
+        }
         if let Some(mut cursor) = self.lookahead {
             tokens = tokens::read_lookahead(&mut cursor, tokens, hashes.len(), block_size, batch)?;
         }

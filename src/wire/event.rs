@@ -17,6 +17,8 @@ pub struct Batch {
     pub timestamp: f64,
     /// The data-parallel rank that the batch itself names.
     pub rank: Option<u32>,
+    /// Its engine tells of partial blocks as of others, and does not say which they are (TensorRT-LLM).
+    pub has_unmarked_partials: bool,
     /// The events that could be decoded, in order.
     pub events: Vec<Event>,
     /// Events that could not, by [`EventError::index`].
@@ -29,6 +31,8 @@ pub struct Batch {
     pub(super) contents: Vec<ContentHash>,
     pub(super) text: String,
     pub(super) keys: Vec<Vec<Item>>,
+    /// How many items these have, those in lists included.
+    pub(super) items: usize,
     /// JSON, rewritten as msgpack.
     pub(super) scratch: Vec<u8>,
 }
@@ -150,6 +154,7 @@ impl Batch {
         const KEEP: usize = 1 << 20;
         self.timestamp = f64::NAN;
         self.rank = None;
+        self.has_unmarked_partials = false;
         self.events.clear();
         self.rejected = [0; EventError::COUNT];
         self.runs.clear();
@@ -158,6 +163,7 @@ impl Batch {
         self.contents.clear();
         self.text.clear();
         self.keys.clear();
+        self.items = 0;
         self.scratch.clear();
         self.tokens.shrink_to(KEEP);
         self.hashes.shrink_to(KEEP / size_of::<EngineHash>());

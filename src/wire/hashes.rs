@@ -7,6 +7,10 @@ use super::error::EventError;
 use super::event::{Batch, Span};
 use super::msgpack::{Cursor, Head};
 
+/// How many blocks the events of a message may name: a million one-token pages, stored and removed. A name takes as
+/// little as a byte on the wire, and 16 in memory.
+pub(super) const MAX_HASHES: usize = 1 << 21;
+
 /// Reads one hash: an integer of either sign, a digest in bytes (any number: publishers do not check theirs), or a
 /// digest in 64 hexadecimal digits.
 #[inline]
@@ -45,6 +49,9 @@ pub(super) fn read(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Result<Span, F
     const STEP: usize = 4096;
     let Head::Array(n) = cursor.head()? else { return Err(EventError::BadHash.into()) };
     let start = batch.hashes.len();
+    if start.saturating_add(n) > MAX_HASHES {
+        return Err(EventError::BadField.into());
+    }
     batch.hashes.reserve(n.min(STEP));
     for _ in 0..n {
         let hash = match cursor.long_integer() {

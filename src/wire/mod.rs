@@ -13,8 +13,10 @@
 //! what it sees, event by event, never by an engine's version: positional arrays and `type` maps may stand in
 //! one batch.
 //!
-//! The most memory that a payload can cost is a fixed multiple of its length: 4 bytes a byte for tokens, 16 for
-//! hashes, 64 for extra keys, and [`MAX_PAYLOAD`] bounds the length.
+//! The most memory that a payload can cost is a fixed multiple of its length: 4 bytes a byte for tokens, 16 for block
+//! names, 24 for keys and 10 for events, twice that where an arena has just grown. [`MAX_PAYLOAD`] bounds the length,
+//! and what costs most is bounded before there is memory for it: the names that a message may hold, the keys, and keys
+//! may only be of blocks that their event names.
 
 mod arena;
 mod draft;
@@ -67,6 +69,7 @@ pub fn decode(dialect: Dialect, payload: &[u8], batch: &mut Batch) -> Result<(),
         Dialect::Auto | Dialect::Trtllm if json::looks_like(payload) => trtllm::decode(payload, batch),
         _ => kv::decode(payload, batch),
     };
+    batch.has_unmarked_partials |= dialect == Dialect::Trtllm;
     if decoded.is_err() {
         batch.clear();
     }

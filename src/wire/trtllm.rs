@@ -88,6 +88,7 @@ fn events(document: &[u8], batch: &mut Batch) -> Result<(), MessageError> {
         batch.attribute(None, header.rank, header.id, start);
     }
     batch.settle_rank();
+    batch.has_unmarked_partials = true;
     Ok(())
 }
 
@@ -252,7 +253,7 @@ impl<'a> Block<'a> {
                 Head::Text(b"tokens") => span = Some(unique_tokens(cursor, &mut own_keys, batch)?),
                 Head::Text(b"cache_level") => level = number(cursor)?.unwrap_or(0),
                 Head::Text(b"lora_id") => lora_id = number(cursor)?,
-                Head::Text(b"mm_keys") => own_keys.extend(keys::tagged_maps(cursor)?),
+                Head::Text(b"mm_keys") => own_keys.extend(keys::tagged_maps(cursor, batch)?),
                 Head::Text(b"cache_salt") => {
                     salt = match cursor.head()? {
                         Head::Nil => None,
@@ -266,7 +267,7 @@ impl<'a> Block<'a> {
         let hash = hash.ok_or(EventError::MissingField)?;
         let tokens = span.ok_or(EventError::MissingField)?;
         batch.hashes.push(hash);
-        batch.add_keys(keys, index, own_keys);
+        batch.add_keys(keys, index, index + 1, own_keys);
         Ok(Self { hash, tokens, level, salt, lora_id })
     }
 
@@ -291,11 +292,15 @@ fn unique_tokens(cursor: &mut Cursor<'_>, keys: &mut Vec<Item>, batch: &mut Batc
                 },
                 Head::Text(b"token_extra_id") => match number(cursor)? {
                     None | Some(0) => {}
-                    Some(extra) => keys.push(Item::List(vec![
-                        Item::Text("token_extra_id".to_owned()),
-                        Item::Unsigned(position as u64),
-                        Item::Unsigned(extra),
-                    ])),
+                    Some(extra) => {
+                        // A list of three.
+                        batch.take_room(4)?;
+                        keys.push(Item::List(vec![
+                            Item::Text("token_extra_id".to_owned()),
+                            Item::Unsigned(position as u64),
+                            Item::Unsigned(extra),
+                        ]));
+                    }
                 },
                 _ => cursor.skip()?,
             }

@@ -4,6 +4,7 @@ use kvtap::block::Grid;
 use kvtap::block::extra_keys::{Item, encode};
 use kvtap::hash::{ContentHash, Seed};
 use kvtap::normalize::Options;
+use kvtap::wire::Dialect;
 use serde_json::json;
 
 use crate::support::{SIZE, Tap, le, prompt, removed, stored};
@@ -151,6 +152,42 @@ fn tokens_that_do_not_fill_the_named_blocks_are_not_guessed_at() {
     assert_eq!(tap.dropped("not_dense"), 3);
     assert_eq!(tap.dropped("unknown_block"), 2);
     assert_eq!(tap.held(), 0);
+}
+
+#[test]
+fn a_partial_block_of_tensorrt_llm_fixes_no_grid_whether_a_window_is_named_or_not() {
+    let stored = |event: u64, parent: Option<u64>, name: u64, tokens: &[u32], window: Option<u32>| {
+        let tokens: Vec<_> = tokens.iter().map(|token| json!({"token_id": token, "token_extra_id": 0})).collect();
+        let block = json!({"block_hash": name, "tokens": tokens, "cache_level": 0});
+        let data = json!({"type": "stored", "parent_hash": parent, "blocks": [block]});
+        let mut event = json!({"event_id": event, "data": data});
+        if let Some(window) = window {
+            event["window_size"] = json!(window);
+        }
+        event.to_string()
+    };
+    for window in [None, Some(4096)] {
+        let mut tap = Tap::new();
+        let tokens = prompt(1, 2);
+        for event in [
+            stored(0, None, 7, &[9, 9], window),
+            stored(1, None, 1, &tokens[..SIZE], window),
+            stored(2, Some(1), 2, &tokens[SIZE..], window),
+            stored(3, Some(2), 3, &[8, 8, 8], window),
+        ] {
+            tap.hear(Dialect::Trtllm, event.as_bytes());
+        }
+        assert_eq!((tap.ask(&tokens).blocks, tap.held(), tap.dropped("partial_block")), (2, 2, 2), "{window:?}");
+        assert_eq!(tap.normalizer.conflict(), None);
+    }
+    // As batches of its own publisher they come in vLLM's words.
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 2);
+    for (name, tokens) in [(7, &[9, 9][..]), (1, &tokens[..SIZE])] {
+        let event = crate::support::stored(&[name], None, tokens, json!({"block_size": tokens.len()}));
+        tap.hear(Dialect::Trtllm, &rmp_serde::to_vec(&json!([0.5, [event]])).expect("JSON values encode"));
+    }
+    assert_eq!((tap.ask(&tokens).blocks, tap.dropped("partial_block")), (1, 1));
 }
 
 #[test]

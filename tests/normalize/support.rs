@@ -34,8 +34,13 @@ impl Tap {
     /// Sends one batch of events through the decoder.
     pub fn send(&mut self, events: Value) -> Applied {
         let payload = rmp_serde::to_vec(&json!([0.5, events, 0])).expect("JSON values encode");
+        self.hear(Dialect::Auto, &payload)
+    }
+
+    /// Sends one payload of an engine of this dialect.
+    pub fn hear(&mut self, dialect: Dialect, payload: &[u8]) -> Applied {
         let mut batch = Batch::default();
-        decode(Dialect::Auto, &payload, &mut batch).expect("the test's batch decodes");
+        decode(dialect, payload, &mut batch).expect("the test's batch decodes");
         assert_eq!(batch.rejected_events(), 0, "the test's events decode");
         let stamp = Stamp { epoch: 1, sequence: Some(self.sequence) };
         self.sequence += 1;

@@ -3,7 +3,7 @@
 use kvtap::block::Tier;
 use serde_json::json;
 
-use crate::support::{SIZE, Tap, prompt, removed, stored};
+use crate::support::{SIZE, Tap, cleared, prompt, removed, stored};
 
 #[test]
 fn an_offload_store_joins_the_block_of_its_name() {
@@ -52,6 +52,55 @@ fn stores_of_another_size_on_another_medium_leave_the_device_alone() {
     assert_eq!(tap.ask(&tokens).device, 4);
     assert_eq!(tap.normalizer.conflict(), None, "a cache beside the engine's own is no conflict of the engine");
     assert_eq!(tap.dropped("block_size_conflict"), 1);
+}
+
+#[test]
+fn the_devices_grid_takes_the_place_of_one_that_was_seen_elsewhere() {
+    for blocks in [1, 4] {
+        let mut tap = Tap::new();
+        let tokens = prompt(1, 4);
+        let chunk = json!({"block_size": 4 * SIZE, "medium": "cpu"});
+        tap.send(json!([
+            stored(&[500], None, &tokens, chunk.clone()),
+            stored(&[501], Some(7), &tokens, chunk.clone())
+        ]));
+        assert_eq!((tap.held(), tap.normalizer.orphans()), (1, 1));
+        let names: Vec<u64> = (1..=4).collect();
+        for (i, names) in names.chunks(blocks).enumerate() {
+            let tokens = &tokens[i * blocks * SIZE..][..blocks * SIZE];
+            let parent = (i > 0).then(|| names[0] - 1);
+            tap.send(json!([stored(names, parent, tokens, json!({}))]));
+        }
+        assert_eq!((tap.ask(&tokens).device, tap.held()), (4, 4), "{blocks} a message");
+        assert_eq!((tap.dropped("partial_block"), tap.dropped("block_size_conflict")), (0, 2));
+        assert_eq!((tap.normalizer.conflict(), tap.normalizer.orphans()), (None, 0));
+        // From here on it is the device's, whatever else comes.
+        tap.send(json!([stored(&[502], None, &tokens, chunk)]));
+        assert_eq!((tap.ask(&tokens).device, tap.dropped("block_size_conflict")), (4, 3));
+    }
+}
+
+#[test]
+fn a_clear_does_not_hand_the_grid_to_another_medium() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 4);
+    tap.send(json!([stored(&[1, 2, 3, 4], None, &tokens, json!({}))]));
+    tap.send(json!([cleared(), stored(&[500], None, &tokens, json!({"block_size": 4 * SIZE, "medium": "cpu"}))]));
+    assert_eq!((tap.held(), tap.dropped("block_size_conflict")), (0, 1));
+    tap.send(json!([stored(&[1], None, &tokens[..SIZE], json!({}))]));
+    assert_eq!((tap.ask(&tokens).device, tap.dropped("partial_block")), (1, 0));
+}
+
+#[test]
+fn a_block_is_called_partial_by_the_devices_grid_only() {
+    let mut tap = Tap::new();
+    let tokens = prompt(1, 4);
+    tap.send(json!([stored(&[500], None, &tokens, json!({"block_size": 4 * SIZE, "medium": "cpu"}))]));
+    tap.send(json!([stored(&[501], None, &tokens[..SIZE], json!({"medium": "disk"}))]));
+    assert_eq!((tap.dropped("partial_block"), tap.dropped("block_size_conflict")), (0, 1));
+    tap.send(json!([stored(&[1], None, &tokens[..SIZE], json!({}))]));
+    tap.send(json!([stored(&[9], None, &tokens[..1], json!({"block_size": 1}))]));
+    assert_eq!((tap.dropped("partial_block"), tap.ask(&tokens).device), (1, 1));
 }
 
 #[test]

@@ -84,6 +84,8 @@ pub struct Machine<P> {
     loss_noted: bool,
     /// The replay of this link was asked for once more.
     looked_again: bool,
+    /// A message without a number came after the newest one, and nobody can be asked: the next number will show what it was.
+    unnumbered: bool,
     /// Live messages in a row whose numbers were not believed.
     disbelieved: u32,
     recovery: Option<Recovery>,
@@ -130,6 +132,7 @@ impl<P> Machine<P> {
             join: Join::Wanted { from: 0 },
             loss_noted: false,
             looked_again: false,
+            unnumbered: false,
             disbelieved: 0,
             recovery: None,
             rebuilds: 0,
@@ -180,6 +183,7 @@ impl<P> Machine<P> {
             Input::Disconnected => self.disconnected(out),
             Input::Live(message) => self.live(message, out),
             Input::Lost => self.lost(Why::Overflow, out),
+            Input::Unnumbered if !self.replayable => self.unnumbered = true,
             Input::Unnumbered => self.lost(Why::Unnumbered, out),
             Input::OtherLife => self.other_life(out),
             Input::SameLife if !self.replayable => self.history.vouch(0),
@@ -218,6 +222,7 @@ impl<P> Machine<P> {
         }
         match (self.history.flaw(), self.history.last()) {
             (Some(why), _) => (State::Incomplete, why),
+            (None, _) if self.unnumbered => (State::Incomplete, Why::Unplaceable),
             (None, Some(_)) => (State::Live, Why::Whole),
             (None, None) if self.disbelieved > 0 => (State::Incomplete, Why::Unplaceable),
             (None, None) if self.replayable => (State::Live, Why::NoHistory),
@@ -259,6 +264,7 @@ impl<P> Machine<P> {
         self.tail = None;
         self.join = Join::Wanted { from: 0 };
         self.loss_noted = false;
+        self.unnumbered = false;
         self.looked_again = false;
     }
 
@@ -443,6 +449,7 @@ impl<P> Machine<P> {
     fn heard(&mut self, sequence: u64, digest: Digest) {
         self.tail = Some((sequence, digest));
         self.loss_noted = false;
+        self.unnumbered = false;
         self.disbelieved = 0;
     }
 

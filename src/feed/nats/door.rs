@@ -25,7 +25,7 @@ impl Door {
         let following = &options.following;
         let registration = Registration::take_empty(&identity, following.copies, index, board)?;
         let entry = Entry::new(registration.rank(), identity, options.address(), None, following.engine);
-        let entry = Arc::new(entry.with_origin(Origin::Subscription));
+        let entry = Arc::new(entry.with_origin(Origin::None));
         board.insert(Arc::clone(&entry));
         Ok(Self { entry, _registration: registration })
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -13,7 +13,7 @@ use tonic::Status;
 use super::history::{Happening, History, Named};
 use super::removals::{Remembered, Removals};
 use crate::admin::{Fleet, RequestMetrics};
-use crate::feed::status::State;
+use crate::feed::status::{Entry, State};
 use crate::index::{Change, Delta, Heard, Interest, Listener, TapBounds};
 use crate::replica::encode;
 use crate::serve::WatchLimits;
@@ -34,6 +34,8 @@ pub(in crate::serve) struct Hub {
     /// Moves whenever something has happened.
     news: watch::Sender<u64>,
     watchers: AtomicUsize,
+    /// Somebody begins to watch: from now on states are looked at, also where the index has nothing to tell.
+    began: Notify,
 }
 
 /// What was told, and who there is.
@@ -41,6 +43,8 @@ pub(in crate::serve) struct Hub {
 pub(super) struct Told {
     pub(super) history: History,
     pub(super) ranks: BTreeMap<RankId, Arc<Named>>,
+    /// Where each feed stands, and why, as of what was told last: a new rank is told with it, and whatever it comes to
+    /// later is a change. It is looked at while somebody watches, and when somebody begins to.
     states: BTreeMap<RankId, (State, String)>,
     removals: Removals,
 }
@@ -74,6 +78,7 @@ impl Hub {
             told: Mutex::new(told),
             news: watch::Sender::new(0),
             watchers: AtomicUsize::new(0),
+            began: Notify::new(),
         });
         tokio::spawn(Arc::clone(&hub).listen());
         hub
@@ -106,6 +111,10 @@ impl Hub {
         // A watcher takes its snapshots after this, so every later transaction that it needs is told whole.
         self.interest.widen();
         self.told().history.keep(self.limits.history_bytes);
+        if self.look_at_states() {
+            self.say_so();
+        }
+        self.began.notify_one();
         Ok(Seat(Arc::clone(self)))
     }
 
@@ -121,6 +130,7 @@ impl Hub {
                 let mut told = self.told();
                 told.history.begin_anew();
                 told.ranks.clear();
+                told.states.clear();
                 told.removals.begin_anew();
             }
             for (rank, _) in self.fleet.index.ranks() {
@@ -136,6 +146,7 @@ impl Hub {
                 let heard = tokio::select! {
                     () = self.stop.cancelled() => return,
                     heard = listener.next() => heard,
+                    () = self.began.notified() => continue,
                     _ = look.tick(), if is_watched || !nameless.is_empty() => {
                         let news = self.name(&mut nameless) | (is_watched && self.look_at_states());
                         if news {
@@ -189,6 +200,7 @@ impl Hub {
             let key = encode::key(&identity, *rank, self.instance);
             let named = Arc::new(Named { rank: *rank, identity, key });
             told.ranks.insert(*rank, Arc::clone(&named));
+            told.states.insert(*rank, standing(&entry));
             told.history.push(Happening::Added(named));
             false
         });
@@ -202,23 +214,30 @@ impl Hub {
         let before = history.end();
         for named in ranks.values() {
             let Some(entry) = self.fleet.board.get(named.rank) else { continue };
-            let status = entry.status();
-            let now = (status.state, status.why.clone());
-            drop(status);
+            let now = standing(&entry);
             if states.get(&named.rank) != Some(&now) {
-                let is_known = states.insert(named.rank, now.clone()).is_some();
-                if is_known {
-                    history.push(Happening::Changed(Arc::clone(named), now.0, now.1));
-                }
+                states.insert(named.rank, now.clone());
+                history.push(Happening::Changed(Arc::clone(named), now.0, now.1));
             }
         }
         history.end() > before
     }
 }
 
+/// Where a feed stands, and why.
+fn standing(entry: &Entry) -> (State, String) {
+    let status = entry.status();
+    (status.state, status.why.clone())
+}
+
 // === impl Told ===
 
 impl Told {
+    /// Where a rank stood when that was last told; `None`: it has no name, or is gone.
+    pub(super) fn state(&self, rank: RankId) -> Option<(State, String)> {
+        self.states.get(&rank).cloned()
+    }
+
     fn tell(&mut self, delta: Arc<Delta>, nameless: &mut BTreeSet<RankId>) {
         let is_gone = delta.changes.contains(&Change::Gone);
         if is_gone {

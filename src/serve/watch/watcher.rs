@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::history::{Happening, Lost, Named};
 use super::hub::{Hub, Seat};
-use crate::feed::status::{Entry, State};
+use crate::feed::status::Entry;
 use crate::proto::v1;
 use crate::proto::v1::event::Event;
 use crate::proto::v1::watch_response::What;
@@ -227,14 +227,13 @@ impl Watcher {
         // Its hashes are copied: a lot of them, perhaps.
         let Ok(Some(snapshot)) = spawn_blocking(move || index.snapshot(rank)).await else { return };
         if is_new {
-            let entry = self.hub.fleet.board.get(rank);
-            let status = entry.as_ref().map(|entry| entry.status());
-            let state = status.as_ref().map_or(State::Connecting, |status| status.state);
+            // Not what the board says by now: the changes that follow are changes of this.
+            let (state, why) = self.hub.told().state(rank).unwrap_or_default();
             let added = v1::WorkerAdded {
                 key: Some(named.key.clone()),
                 worker_rank: Some(v1::WorkerRank::from(&named.identity)),
                 state: v1::FeedState::from(state).into(),
-                why: status.map(|status| status.why.clone()).unwrap_or_default(),
+                why,
             };
             let response = self.response(Event::Added(added), false);
             self.outbox.push_back(response);

@@ -170,15 +170,17 @@ fn a_message_whose_number_cannot_be_read() {
             ],
         },
         Row {
-            sentence: "leaves a feed without replay incomplete until a clear",
+            sentence: "leaves a feed without replay incomplete until the next number shows that it spent none",
             replay: NONE,
             steps: &[
                 "up -> connecting NoMessageYet",
+                "unnumbered -> incomplete Unplaceable",
                 "live 0 -> apply 1:0, live Whole",
                 "unnumbered -> incomplete Unplaceable",
-                "live 1 -> apply 1:1",
-                "live 2 -> apply 1:2",
-                "cleared 1:2 -> live Whole",
+                "live 1 -> apply 1:1, live Whole",
+                "unnumbered -> incomplete Unplaceable",
+                "live 3 -> apply 1:3, incomplete NoReplayEndpoint",
+                "cleared 1:3 -> live Whole",
             ],
         },
     ]);

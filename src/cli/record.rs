@@ -193,7 +193,7 @@ async fn record(args: Args, stop: &CancellationToken) -> Result<Tally, Failure> 
                     }
                 }
                 // Nothing that a socket says.
-                Some(LinkEvent::Missed | LinkEvent::OtherLife | LinkEvent::SameLife | LinkEvent::Unnumbered) => {}
+                Some(LinkEvent::Missed | LinkEvent::Unread | LinkEvent::OtherLife | LinkEvent::SameLife | LinkEvent::Unnumbered) => {}
                 Some(LinkEvent::Rejected { reason, count }) => eprintln!("turned away {count}: {}", reason.word()),
                 Some(LinkEvent::Connected) => {
                     (fault, unreached) = (None, None);

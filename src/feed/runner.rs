@@ -275,6 +275,7 @@ impl<S: Source> Runner<S> {
                 return self.input(Input::Lost).await;
             }
             LinkEvent::Missed => return self.input(Input::Lost).await,
+            LinkEvent::Unread => return self.input(Input::Unnumbered).await,
             LinkEvent::OtherLife => return self.input(Input::OtherLife).await,
             LinkEvent::SameLife => return self.input(Input::SameLife).await,
             LinkEvent::Unnumbered => {

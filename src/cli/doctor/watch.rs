@@ -84,7 +84,11 @@ pub(super) async fn live(target: &Target, duration: Duration) -> Live {
             // Numbers show it as a gap.
             LinkEvent::Overflowed { .. } => {}
             // Nothing that a socket says.
-            LinkEvent::Missed | LinkEvent::OtherLife | LinkEvent::SameLife | LinkEvent::Unnumbered => {}
+            LinkEvent::Missed
+            | LinkEvent::Unread
+            | LinkEvent::OtherLife
+            | LinkEvent::SameLife
+            | LinkEvent::Unnumbered => {}
             LinkEvent::Message(frames) => live.message(target, &frames),
         }
     }

@@ -55,6 +55,8 @@ pub enum LinkEvent {
     },
     /// Messages are missing here that never came: the numbers of a publisher that several ranks share show it.
     Missed,
+    /// A message came here whose number cannot be read.
+    Unread,
     /// What follows is of another life of the publisher, which says so itself.
     OtherLife,
     /// What follows is of the same life as before the last disconnection, as the publisher says itself.
@@ -175,6 +177,11 @@ impl QueueSender {
     /// Messages are missing here.
     pub(in crate::feed) fn missed(&self) {
         self.mark(LinkEvent::Missed);
+    }
+
+    /// A message came here whose number cannot be read.
+    pub(in crate::feed) fn unread(&self) {
+        self.mark(LinkEvent::Unread);
     }
 
     /// What follows is of another life.
@@ -411,6 +418,7 @@ mod tests {
                 LinkEvent::Listening(endpoint) => format!("listening {endpoint}"),
                 LinkEvent::Connected => "connected".to_owned(),
                 LinkEvent::Missed => "missed".to_owned(),
+                LinkEvent::Unread => "unread".to_owned(),
                 LinkEvent::OtherLife => "other life".to_owned(),
                 LinkEvent::SameLife => "same life".to_owned(),
                 LinkEvent::Unnumbered => "unnumbered".to_owned(),

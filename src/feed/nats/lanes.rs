@@ -244,6 +244,14 @@ impl Lanes {
         }
     }
 
+    /// A message of a lane has a number that cannot be read.
+    pub(super) fn unread(&self, id: LaneId, reason: Dropped) {
+        self.reject(id, reason);
+        if let Some(lane) = self.lanes.get(&id) {
+            lane.queue.unread();
+        }
+    }
+
     /// A message of a lane was turned away, and is missing there.
     pub(super) fn lose(&self, id: LaneId, reason: Dropped) {
         self.reject(id, reason);

@@ -244,7 +244,7 @@ impl Task {
                     self.lanes.lose(lane, Dropped::TooManyPublishers);
                 }
             }
-            Err(reason) => self.lanes.lose(lane, reason),
+            Err(reason) => self.lanes.unread(lane, reason),
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The link's own task does the receiving proper, so nothing here can stall a socket. In return this loop may be
 //! busy for long: it yields every few messages, and tells the board what it did at most every
-//! [`PUBLISH_EVERY`], except that a change of state is told at once: what is not live any more before readers of the
-//! index can see why, what is live after they can see that.
+//! [`PUBLISH_EVERY`], except that a change of state is published at once: a feed that stops being live is marked before
+//! readers of the index can see the effect, one that becomes live only after.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -240,7 +240,7 @@ impl<S: Source> Runner<S> {
         [self.clocks.next(), keeper.map(Keeper::due), written, told].into_iter().flatten().min()
     }
 
-    /// A reader of the index is not to take for the present what is applied while later messages are lost already.
+    /// While later messages are known to be lost, what is being applied is the past: readers must not take it for the present.
     fn notice_losses(&mut self) {
         if self.source.has_lost() && !self.tally.has_lost {
             self.publish();

@@ -86,7 +86,7 @@ impl Tally {
             ((State::Live, _), 2.., _) => (State::Incomplete, format!("{orphans} blocks wait for their parents")),
             ((State::Live, _), 0, Some(reason)) => (State::Degraded, reason.to_owned()),
             ((State::Live, _), 0, None) if let Some((have, got)) = self.conflict => {
-                (State::Degraded, format!("blocks of {got} tokens are refused, for this worker's have {have}"))
+                (State::Degraded, format!("blocks of {got} tokens are refused: this worker's blocks have {have}"))
             }
             ((State::Connecting, why), _, _) => match &self.fault {
                 Some(fault) if !self.connected => (State::Connecting, format!("{why}: {fault}")),

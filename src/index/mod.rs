@@ -3,7 +3,7 @@
 //! The one public door is [`Index`]: a feed registers a rank, gets its [`RankWriter`], and applies whole engine
 //! batches as transactions; any number of readers ask [`Index::match_chain`].
 //!
-//! What holds, whatever stands behind the door (DESIGN: what the index answers, exactly):
+//! What holds, whatever stands behind the door:
 //!
 //! 1. A match is contiguous from block 0; a hole stops it, storing the block again heals the rest at once.
 //! 2. Blocks match by content chain, never by engine hash. An engine hash that comes again for other content
@@ -54,14 +54,14 @@
 //!   does.
 //! * A store is planned while others read and plan, its names are put where the plan says that they belong, then it enters
 //!   the forest, looks whether the plan still holds, and makes what is missing: only that keeps others out. What a plan
-//!   found is there for as long as the runs have the versions that it saw, for a run has another one whenever it was cut,
-//!   ended or begun. A transaction stays in from its first change until it commits. To which holds the last store's names
+//!   found is there for as long as the runs have the versions that it saw, since a run's version changes whenever it is
+//!   cut, ended or begun. A transaction stays in from its first change until it commits. To which holds the last store's names
 //!   belong is noted after that, or as soon as something else asks.
 //!
 //! * Beside all that, with the gate open to everybody: a transaction that stores a block or two behind the end of a run
-//!   that its rank alone holds, and does nothing else, writes into room that the run has left. Nothing is ever written
-//!   where a reader may look: contents come before the length that shows them, the length before the holder's lead. Who
-//!   wants the stamp as well looks whether the rank's face has changed meanwhile. Everything else about a run, shortening
+//!   that its rank alone holds, and does nothing else, writes into the run's spare room. Nothing is ever written
+//!   where a reader may look: contents come before the length that shows them, the length before the holder's lead. A
+//!   reader that wants the stamp as well checks that the rank's face has not changed meanwhile. Everything else about a run, shortening
 //!   it included, takes the gate.
 //!
 //! # Assumed
@@ -154,7 +154,7 @@ pub struct Scorer {
     gate: Arc<Gate<Forest>>,
 }
 
-/// So often a match begins again because a rank in it has appended a block meanwhile.
+/// How often a match is tried again because one of its ranks appended a block meanwhile; then it keeps writers out.
 const BESIDE_TRIES: usize = 4;
 
 /// Which ranks a match is asked of: all of the model's, or those listed.
@@ -221,8 +221,8 @@ impl Index {
         candidates: Candidates<'_>,
         out: &mut Vec<RankMatch>,
     ) {
-        // A rank may take its seat, with its first batch, between the look at the seats and that at the rank itself.
-        // A rank that appends all the time beside the readers has to wait in the end.
+        // A rank may join this grid, with its first batch, between our two looks. After BESIDE_TRIES the match keeps
+        // writers out, so that one that never stops appending cannot starve it.
         let mut tries = 0..BESIDE_TRIES;
         while !self.match_once(tries.next().is_none(), model, grid, chain, candidates, out) {}
     }
@@ -332,7 +332,7 @@ impl Index {
     }
 
     /// What a rank holds at one exact point, as a delta from nothing ([`Listener::follow`]); `None` once it was removed.
-    /// It is numbered only among deltas that somebody hears.
+    /// Its number means something only while somebody listens.
     pub fn snapshot(&self, rank: RankId) -> Option<Delta> {
         self.with_rank(rank, |cell, rank| tap::snapshot(cell, rank))
     }

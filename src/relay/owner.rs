@@ -56,9 +56,9 @@ const SENDING: usize = 2;
 /// Changes that are published at once; a batch has [`encode::MAX_BLOCKS`] blocks at most.
 const DELTAS: usize = 4096;
 
-/// The time from one round of publications to the next: so much for each message of it, within these bounds. A message costs
-/// its owner, the servers and every follower about the same whatever is in it, so changes come together: up to ten busy ranks
-/// send two thousand a second, more of them two hundred each, and none waits longer than that.
+/// How long the next round of publications waits: [`FOR_EACH`] per message of the last round, within [`ROUND`]. A message
+/// costs the owner, the servers and every follower about the same however much it carries, so changes are batched: up to
+/// ten busy ranks send about 2,000 messages a second together; with more ranks, each sends 200.
 const FOR_EACH: Duration = Duration::from_micros(500);
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
 
@@ -212,7 +212,7 @@ impl Owner {
             }
             self.client.flush().await
         };
-        // Who is gone before that is found out by its silence.
+        // If the owner dies first, its silence says the same.
         let _ = tokio::time::timeout(Duration::from_secs(1), said).await;
     }
 

@@ -12,7 +12,7 @@
 //!
 //! - A feed that is wanted as it runs is not touched: its connection, its epoch and its blocks stay, also where
 //!   another source wants the very same instead.
-//! - One that is wanted otherwise ends and begins anew, under a new registration with the index. Where it takes
+//! - One whose settings changed ends and begins anew, under a new registration with the index. Where it takes
 //!   snapshots it takes one more and begins with that.
 //! - One that nobody wants any more leaves board and index at once, before anything else is waited for; then its
 //!   snapshot goes too.

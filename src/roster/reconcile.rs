@@ -31,7 +31,7 @@ pub struct Roster {
 pub struct Changes {
     /// Begun, where nothing had run.
     pub begun: usize,
-    /// Ended and begun anew, since they are wanted otherwise.
+    /// Ended and begun anew, since their settings changed.
     pub changed: usize,
     /// Ended, since nobody wants them any more.
     pub withdrawn: usize,
@@ -226,7 +226,7 @@ impl State {
         changes.changed = otherwise.len();
         changes.untouched = self.running.len();
         for key in gone.keys() {
-            tracing::info!(worker = %key.worker, rank = key.rank, "The feed is not wanted any more: it is withdrawn.");
+            tracing::info!(worker = %key.worker, rank = key.rank, "The feed is no longer wanted and is withdrawn.");
         }
         let forgotten: Vec<Plan> = gone.values().map(|running| running.plan.clone()).collect();
         // What is gone is withdrawn when this is first polled, so before any snapshot is waited for.
@@ -251,7 +251,7 @@ impl State {
                     let (worker, rank, source) = (&key.worker, key.rank, chosen.source.name());
                     let endpoint = chosen.plan.endpoint();
                     if changed {
-                        tracing::info!(%worker, rank, source, endpoint, "The feed is wanted otherwise: it begins anew.");
+                        tracing::info!(%worker, rank, source, endpoint, "The feed's settings changed: it starts again.");
                     } else {
                         tracing::info!(%worker, rank, source, endpoint, "The feed begins.");
                     }
@@ -387,12 +387,12 @@ async fn forget(plans: Vec<Plan>) {
             let Some(snapshots) = &options.snapshots else { continue };
             let identity = &options.identity;
             if let Err(error) = snapshots.store.forget(&identity.worker, identity.rank) {
-                tracing::warn!(feed = %identity, %error, "The snapshot of a feed that is not wanted any more could not be removed.");
+                tracing::warn!(feed = %identity, %error, "The snapshot of a feed that is no longer wanted could not be removed.");
             }
         }
     });
     if let Err(error) = removed.await {
-        tracing::error!(%error, "Snapshots that are not wanted any more could not be removed.");
+        tracing::error!(%error, "Snapshots that are no longer wanted could not be removed.");
     }
 }
 

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::reload::{self, Handle};
-use tracing_subscriber::{EnvFilter, Registry};
 
 use super::ANNOUNCEMENTS;
 use super::traces::REQUESTS;
@@ -16,7 +17,7 @@ pub const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 #[derive(Clone, Default)]
 pub struct Level {
     word: Arc<Mutex<&'static str>>,
-    filter: Option<Handle<EnvFilter, Traced>>,
+    filter: Option<Handle<Targets, Traced>>,
 }
 
 /// A word that is no level.
@@ -31,7 +32,7 @@ type Traced = tracing_subscriber::layer::Layered<Option<super::traces::Layer>, R
 
 impl Level {
     /// The level `word`, and the filter that it controls. A word that is no level counts as `info`.
-    pub(super) fn new(word: &str) -> (Self, reload::Layer<EnvFilter, Traced>) {
+    pub(super) fn new(word: &str) -> (Self, reload::Layer<Targets, Traced>) {
         let word = known(word).unwrap_or("info");
         let (filter, handle) = reload::Layer::new(filter(word));
         (Self { word: Arc::new(Mutex::new(word)), filter: Some(handle) }, filter)
@@ -73,9 +74,13 @@ fn known(word: &str) -> Option<&'static str> {
     LEVELS.into_iter().find(|level| *level == word)
 }
 
-fn filter(level: &str) -> EnvFilter {
+fn filter(level: &str) -> Targets {
     // Other crates speak only when something is wrong.
-    EnvFilter::new(format!("warn,kvtap={level},{ANNOUNCEMENTS}=info,{REQUESTS}=off"))
+    Targets::new()
+        .with_default(LevelFilter::WARN)
+        .with_target("kvtap", level.parse().unwrap_or(LevelFilter::INFO))
+        .with_target(ANNOUNCEMENTS, LevelFilter::INFO)
+        .with_target(REQUESTS, LevelFilter::OFF)
 }
 
 #[cfg(test)]
